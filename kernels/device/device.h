@@ -1,0 +1,92 @@
+// What a device offers to the layers above: memory, streams, the words that links wait on, and its operations.
+//
+// CPU and CUDA devices implement the same interface. On a CPU device a stream runs in order on the thread that
+// calls it: every call returns when its work is done, and a wait blocks the caller. On a CUDA device calls enqueue.
+// Nothing above kernels/ may assume either.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device/buffer.h"
+
+namespace convoy {
+
+class OpSet;
+
+enum class DeviceKind { cpu, cuda };
+/// "cpu" or "cuda".
+const char* device_kind_name(DeviceKind kind);
+
+struct DeviceInfo {
+  DeviceKind kind = DeviceKind::cpu;
+  std::string id;            ///< as a person names it: "cpu", "cuda:0"
+  std::string name;          ///< the processor's or card's name
+  std::string uuid;          ///< empty on a CPU device
+  std::string pci_id;        ///< empty on a CPU device
+  std::string architecture;  ///< "avx512", "avx2", "scalar", "sm_90"
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+  int threads = 0;  ///< CPU devices: threads that compute
+};
+
+/// Work in order on one device. Not thread-safe: one thread uses a stream.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// Copies `bytes` between any two of: device memory, registered host memory. The ranges must not overlap.
+  virtual void copy(void* destination, const void* source, size_t bytes) = 0;
+  virtual void fill_zero(void* destination, size_t bytes) = 0;
+  /// Waits until int32(*word - value) >= 0 (a monotone counter that may wrap). `word` lies in registered host memory
+  /// and may be written by another process. Everything ordered before the matching write is visible afterwards.
+  virtual void wait_value(uint32_t* word, uint32_t value) = 0;
+  /// Writes `value` after everything enqueued before it is visible to other devices and processes, and wakes waiters.
+  virtual void write_value(uint32_t* word, uint32_t value) = 0;
+  /// Returns when everything enqueued so far is done.
+  virtual void synchronize() = 0;
+};
+
+/// A mapping that the device may copy from and to, and whose words streams may wait on. Ends when destroyed.
+class HostRegistration {
+ public:
+  virtual ~HostRegistration() = default;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  /// Reads the free bytes anew at every call.
+  virtual DeviceInfo info() const = 0;
+
+  /// Allocates zeroed memory, aligned to 256 bytes. `label` names it in errors. Throws StartError when it does not fit.
+  virtual Buffer allocate(size_t bytes, const std::string& label) = 0;
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  /// Makes [address, address+bytes) usable by copies and words. The memory must outlive the result.
+  virtual std::unique_ptr<HostRegistration> register_host(void* address, size_t bytes) = 0;
+
+  /// The operations of this device (kernels/ops).
+  virtual OpSet& ops() = 0;
+
+  /// Whether work on a stream can be captured once and replayed.
+  virtual bool supports_graphs() const = 0;
+  /// Whether device memory can be exported to another process (peer and local links).
+  virtual bool supports_memory_export() const = 0;
+};
+
+struct CpuDeviceOptions {
+  int threads = 0;  ///< threads that compute, the caller included; 0: one per physical core
+  /// Forces an instruction set for tests: "avx512", "avx2", "scalar"; empty: the best the processor has.
+  std::string instruction_set;
+};
+/// Throws UsageError for a bad option.
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+/// Physical cores this process may run on (hyper-threads counted once), at least 1.
+int physical_cores();
+
+}  // namespace convoy
