@@ -1,0 +1,55 @@
+// Options that every command with a model shares, and their CONVOY_ twins in the environment.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/run/engine_run.h"
+
+namespace convoy {
+
+/// Options with an environment twin. A flag wins over its twin, a set and non-empty twin over the default.
+class EnvironmentTwins {
+ public:
+  /// `variable` without the CONVOY_ prefix.
+  void add(CLI::Option* option, const std::string& variable);
+  /// After parsing: gives every option that was not on the command line its twin's value. Throws UsageError that names the
+  /// variable.
+  void apply();
+
+ private:
+  std::vector<std::pair<CLI::Option*, std::string>> twins_;
+};
+
+/// As typed; resolve() checks.
+struct EngineFlags {
+  std::string model;
+  std::string devices = "cpu";
+  std::string stage_layers;
+  int max_context = 0;
+  int prefill_chunk = 512;
+  int threads = 0;
+  std::string attach;
+  std::string instance;
+  std::string runtime_dir;
+  std::string log_level = "warning";
+};
+
+void add_runtime_dir_option(CLI::App& command, EnvironmentTwins& twins, std::string& runtime_dir);
+void add_log_level_option(CLI::App& command, EnvironmentTwins& twins, std::string& level);
+/// -m, --devices, --stage-layers, -c, --prefill-chunk: what the plan depends on.
+void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags);
+/// -t, --attach, --instance, --runtime-dir, --log-level: what running depends on.
+void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags);
+
+/// Throws UsageError or StartError naming the flag. Sets the log level.
+RunOptions resolve(const EngineFlags& flags);
+
+/// The folder of the program that runs, with the worker beside it; or $CONVOY_BIN_DIR.
+std::filesystem::path program_directory();
+
+}  // namespace convoy

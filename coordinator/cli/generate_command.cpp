@@ -1,0 +1,163 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "base/exit_code.h"
+#include "coordinator/cli/commands.h"
+#include "coordinator/cli/generate_report.h"
+#include "coordinator/console/output.h"
+#include "coordinator/generate/generation.h"
+
+namespace convoy {
+namespace {
+
+struct GenerateFlags {
+  EngineFlags engine;
+  std::string prompt;
+  std::string prompt_file;
+  std::string prompt_ids;
+  bool specials = false;
+  int max_tokens = -1;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  bool greedy = false;
+  bool print_token_ids = false;
+  bool json = false;
+  bool quiet = false;
+  double pace = 0;
+};
+
+std::string read_prompt_file(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  if (!in || in.bad()) throw UsageError(fmt::format("--prompt-file {}: cannot be read", path));
+  return std::move(text).str();
+}
+
+std::vector<int32_t> parse_ids(const std::string& text) {
+  std::vector<int32_t> ids;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, ',');) {
+    int32_t id = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || end != word.data() + word.size()) throw UsageError(fmt::format("--prompt-ids: '{}' is no token id", word));
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+class GenerateCommand : public Command {
+ public:
+  explicit GenerateCommand(CLI::App& parent) {
+    app = parent.add_subcommand("generate", "Continue a prompt; text to stdout, progress and summary to stderr");
+    auto* prompt = app->add_option("-p,--prompt", flags_.prompt, "The prompt");
+    prompt_ = prompt;
+    file_ = app->add_option("-f,--prompt-file", flags_.prompt_file, "Read the prompt from a file, - for stdin (the default where stdin is a pipe)")->excludes(prompt);
+    ids_ = app->add_option("--prompt-ids", flags_.prompt_ids, "The prompt as token ids: 1,2,3")->excludes(prompt)->excludes(file_);
+    app->add_flag("--specials", flags_.specials, "Control tokens written in the prompt count as such; otherwise text is text");
+    app->add_option("-n,--max-tokens", flags_.max_tokens, "Most tokens to generate (default: until a stop id or the context ends)")
+        ->check(CLI::NonNegativeNumber);
+    app->add_option("--stop", flags_.stop, "End before this text; may be given several times")->take_all()->allow_extra_args(false);
+    app->add_flag("--ignore-eos", flags_.ignore_eos, "Go on after the model's stop ids");
+    app->add_flag("--greedy", flags_.greedy, "Always the likeliest token (the only mode of this version)");
+    app->add_flag("--print-token-ids", flags_.print_token_ids, "Print token ids, one a line, instead of text");
+    app->add_flag("--json", flags_.json, "Print one JSON object at the end instead of streaming text");
+    app->add_flag("--quiet", flags_.quiet, "No progress and no summary");
+    app->add_option("--pace", flags_.pace, "Show at most this many tokens per second, for watching")->check(CLI::PositiveNumber);
+    add_plan_options(*app, twins, flags_.engine);
+    add_run_options(*app, twins, flags_.engine);
+  }
+
+  bool json() const override { return flags_.json; }
+
+  int run() override {
+    const RunOptions options = resolve(flags_.engine);
+    const std::string prompt = ids_->count() > 0 ? "" : prompt_text();
+    const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
+    const Tokenizer tokenizer = Tokenizer::load(options.model_directory);
+    const GenerationRequest request = make_request(prompt, tokenizer, checkpoint.config());
+    check_request(request, checkpoint.config(), plan_run(checkpoint.config(), options).limits.max_context_tokens);
+
+    ProgressDisplay display(flags_.quiet ? ProgressDisplay::Mode::silent : ProgressDisplay::Mode::automatic);
+    int signal_to_raise = 0;
+    {
+      EngineRun run(options, checkpoint, tokenizer, display);
+      bool reader_gone = false;
+      const GenerationResult result =
+          generate(run, tokenizer, request, [&](int32_t id, std::string_view text) { return !(reader_gone = !show(id, text)); });
+      reader_gone |= !finish(run, result, options);
+      signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
+    }
+    return end(signal_to_raise);
+  }
+
+ private:
+  std::string prompt_text() const {
+    if (prompt_->count() > 0) return flags_.prompt;
+    if (file_->count() > 0) return read_prompt_file(flags_.prompt_file);
+    if (::isatty(STDIN_FILENO) == 0) return read_prompt_file("-");
+    throw UsageError("no prompt: give --prompt, --prompt-file or --prompt-ids, or pipe text in");
+  }
+
+  GenerationRequest make_request(const std::string& prompt, const Tokenizer& tokenizer, const ModelConfig& config) const {
+    GenerationRequest request;
+    if (ids_->count() > 0) {
+      request.prompt_ids = parse_ids(flags_.prompt_ids);
+    } else {
+      auto ids = tokenizer.encode(prompt, flags_.specials);
+      if (!ids) throw FatalError(ExitCode::request_refused, fmt::format("prompt: {}", ids.error()));
+      request.prompt_ids = std::move(ids).value();
+    }
+    if (flags_.max_tokens >= 0) request.max_tokens = flags_.max_tokens;
+    request.stop_strings = flags_.stop;
+    if (!flags_.ignore_eos) request.stop_ids = config.stop_token_ids;
+    request.pace_tokens_per_s = flags_.pace;
+    return request;
+  }
+
+  // False when nobody reads stdout any more.
+  bool show(int32_t id, std::string_view text) const {
+    if (flags_.json) return true;
+    if (!flags_.print_token_ids) return text.empty() || write_stdout(text) == WriteResult::written;
+    return id < 0 || write_stdout(fmt::format("{}\n", id)) == WriteResult::written;
+  }
+
+  bool finish(EngineRun& run, const GenerationResult& result, const RunOptions& options) const {
+    const auto stages = run.stage_reports();
+    bool written = true;
+    if (flags_.json) {
+      written = write_stdout(generation_json(result, run, stages, options, flags_.pace) + "\n") == WriteResult::written;
+    } else if (!flags_.print_token_ids && ::isatty(STDOUT_FILENO) != 0) {
+      written = write_stdout("\n") == WriteResult::written;
+    }
+    if (!flags_.quiet) fmt::print(stderr, "{}", generation_summary(result, run, stages, flags_.pace));
+    return written;
+  }
+
+  // A signal that ended the run ends the program the way the shell expects.
+  static int end(int number) {
+    if (number == 0) return static_cast<int>(ExitCode::done);
+    ::signal(number, SIG_DFL);
+    ::raise(number);
+    return static_cast<int>(ExitCode::start_failed);
+  }
+
+  GenerateFlags flags_;
+  CLI::Option* prompt_;
+  CLI::Option* file_;
+  CLI::Option* ids_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> add_generate_command(CLI::App& app) { return std::make_unique<GenerateCommand>(app); }
+
+}  // namespace convoy

@@ -1,0 +1,67 @@
+#include "coordinator/cli/generate_report.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+
+#include "coordinator/console/table.h"
+#include "coordinator/version.h"
+
+namespace convoy {
+namespace {
+
+double per_second(int count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+
+std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.0f}%", 100 * part / whole) : "-"; }
+
+}  // namespace
+
+std::string generation_json(const GenerationResult& result, const EngineRun& run, const std::vector<StageReport>& stages,
+                            const RunOptions& options, double pace) {
+  namespace json = boost::json;
+  json::array stage_list;
+  for (const StageReport& s : stages) {
+    stage_list.push_back({{"rank", s.rank},
+                          {"pid", s.pid},
+                          {"device", s.device},
+                          {"layers", {s.layers.begin, s.layers.end}},
+                          {"weight_bytes", s.weight_bytes},
+                          {"kv_bytes", s.kv_bytes},
+                          {"busy_s", s.busy_s},
+                          {"wait_s", s.wait_s}});
+  }
+  json::object object{{"schema", 1},
+                      {"version", kVersion},
+                      {"model", options.model_directory.native()},
+                      {"text", result.text},
+                      {"token_ids", json::array(result.token_ids.begin(), result.token_ids.end())},
+                      {"prompt_tokens", result.prompt_tokens},
+                      {"completion_tokens", result.token_ids.size()},
+                      {"finish_reason", finish_reason_name(result.finish_reason)},
+                      {"stop_id", result.stop_id ? json::value(*result.stop_id) : json::value(nullptr)},
+                      {"timings",
+                       {{"load_s", run.load_seconds()},
+                        {"prefill_s", result.prefill_s},
+                        {"decode_s", result.decode_s},
+                        {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
+                        {"decode_tok_s", per_second(result.decode_steps, result.decode_s)}}},
+                      {"stages", stage_list}};
+  if (pace > 0) object["pace_tok_s"] = pace;
+  return json::serialize(object);
+}
+
+std::string generation_summary(const GenerationResult& result, const EngineRun& run, const std::vector<StageReport>& stages, double pace) {
+  std::string text = fmt::format("\nprompt: {} tokens, {:.1f} tok/s; answer: {} tokens, {:.1f} tok/s{}; {}; loaded in {:.2f} s\n",
+                                 result.prompt_tokens, per_second(result.prompt_tokens, result.prefill_s), result.token_ids.size(),
+                                 per_second(result.decode_steps, result.decode_s), pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",
+                                 finish_reason_name(result.finish_reason), run.load_seconds());
+  std::vector<std::vector<std::string>> rows{{"stage", "pid", "device", "layers", "weights", "kv", "busy", "waiting"}};
+  const double total = result.prefill_s + result.decode_s;
+  for (const StageReport& s : stages) {
+    rows.push_back({std::to_string(s.rank), std::to_string(s.pid), s.device, fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
+                    format_bytes(s.weight_bytes), format_bytes(s.kv_bytes), percent(s.busy_s, total), percent(s.wait_s, total)});
+  }
+  return text + format_table(rows, {2});
+}
+
+}  // namespace convoy

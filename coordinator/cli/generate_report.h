@@ -1,0 +1,19 @@
+// What `convoy generate` says at the end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/generate/generation.h"
+#include "coordinator/run/engine_run.h"
+
+namespace convoy {
+
+/// The --json object (docs/generate.md describes it).
+std::string generation_json(const GenerationResult& result, const EngineRun& run, const std::vector<StageReport>& stages,
+                            const RunOptions& options, double pace);
+
+/// The lines on stderr: speed, then a table of stages.
+std::string generation_summary(const GenerationResult& result, const EngineRun& run, const std::vector<StageReport>& stages, double pace);
+
+}  // namespace convoy

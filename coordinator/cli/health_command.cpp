@@ -1,0 +1,191 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <cerrno>
+#include <csignal>
+#include <future>
+#include <optional>
+
+#include "base/exit_code.h"
+#include "coordinator/cli/commands.h"
+#include "coordinator/console/output.h"
+#include "coordinator/console/table.h"
+#include "shared/control/health_client.h"
+
+namespace convoy {
+namespace {
+
+using proto::StageHealth;
+
+const char* state_name(StageHealth::State state) {
+  switch (state) {
+    case StageHealth::STARTING: return "starting";
+    case StageHealth::LOADING: return "loading";
+    case StageHealth::READY: return "ready";
+    case StageHealth::RUNNING: return "running";
+    case StageHealth::WAITING: return "waiting";
+    case StageHealth::STOPPING: return "stopping";
+    case StageHealth::FAILED: return "failed";
+    case StageHealth::HELD: return "held";
+    default: return "unknown";
+  }
+}
+
+/// What one member of an instance answered, or why it did not.
+struct MemberHealth {
+  InstanceMember member;
+  std::optional<StageHealth> answer;
+  std::string problem;
+  bool well() const { return answer && answer->state() != StageHealth::FAILED; }
+};
+
+struct InstanceHealth {
+  InstanceInfo info;
+  std::vector<MemberHealth> members;
+};
+
+bool process_exists(int pid) { return ::kill(pid, 0) == 0 || errno == EPERM; }
+
+// Every socket is asked at the same time, so one that hangs delays nobody's answer.
+InstanceHealth ask_instance(const std::filesystem::path& path, const InstanceInfo& info) {
+  std::vector<std::future<Result<StageHealth>>> answers;
+  for (const InstanceMember& member : info.members) {
+    answers.push_back(std::async(std::launch::async, [socket = health_socket_path(path, member.rank)] { return ask_health(socket); }));
+  }
+  InstanceHealth health{info, {}};
+  for (size_t i = 0; i < answers.size(); ++i) {
+    MemberHealth member{info.members[i], std::nullopt, ""};
+    auto answer = answers[i].get();
+    if (answer) {
+      member.answer = std::move(answer).value();
+      member.problem = member.answer->last_error();
+    } else {
+      member.problem = process_exists(member.member.pid) ? answer.error() : fmt::format("dead: no process {}", member.member.pid);
+    }
+    health.members.push_back(std::move(member));
+  }
+  return health;
+}
+
+std::string progress_of(const StageHealth& h) {
+  if (h.state() != StageHealth::LOADING || h.total_load_bytes() == 0) return state_name(h.state());
+  return fmt::format("loading {:.0f}%", 100.0 * static_cast<double>(h.loaded_bytes()) / static_cast<double>(h.total_load_bytes()));
+}
+
+std::string health_table(const std::vector<InstanceHealth>& instances) {
+  std::string text;
+  for (const InstanceHealth& instance : instances) {
+    std::vector<std::vector<std::string>> rows{
+        {"stage", "pid", "state", "device", "layers", "weights", "kv", "pages", "steps", "p50 ms", "p95 ms", "busy", "waiting", "sent"}};
+    std::string problems;
+    for (const MemberHealth& m : instance.members) {
+      if (!m.problem.empty()) problems += fmt::format("stage {}: {}\n", m.member.rank, m.problem);
+      if (!m.answer) {
+        rows.push_back({std::to_string(m.member.rank), std::to_string(m.member.pid), process_exists(m.member.pid) ? "not answering" : "dead",
+                        m.member.device, fmt::format("{}-{}", m.member.layer_begin, m.member.layer_end - 1)});
+        continue;
+      }
+      const StageHealth& h = *m.answer;
+      const double active = h.busy_s() + h.wait_s();
+      const auto share = [&](double part) { return active > 0 ? fmt::format("{:.0f}%", 100 * part / active) : "-"; };
+      rows.push_back({std::to_string(m.member.rank), std::to_string(h.pid()), progress_of(h), m.member.device,
+                      h.layer_end() > 0 ? fmt::format("{}-{}", h.layer_begin(), h.layer_end() - 1) : "-", format_bytes(h.weight_bytes()),
+                      format_bytes(h.kv_bytes()),
+                      m.member.rank == 0 ? fmt::format("{}/{}", h.page_groups_used(), h.page_groups()) : fmt::format("{}", h.page_groups()),
+                      std::to_string(h.steps()), fmt::format("{:.2f}", h.p50_step_ms()), fmt::format("{:.2f}", h.p95_step_ms()),
+                      share(h.busy_s()), share(h.wait_s()), format_bytes(h.sent_bytes())});
+    }
+    text += fmt::format("{} ({})\n{}{}", instance.info.name, instance.info.kind, format_table(rows, {2, 3, 4}), problems);
+  }
+  return text;
+}
+
+boost::json::object member_json(const MemberHealth& m) {
+  boost::json::object object{{"rank", m.member.rank}, {"role", m.member.role}, {"pid", m.member.pid},  {"device", m.member.device},
+                             {"layers", {m.member.layer_begin, m.member.layer_end}}, {"well", m.well()}};
+  if (!m.problem.empty()) object["problem"] = m.problem;
+  if (!m.answer) {
+    object["state"] = process_exists(m.member.pid) ? "not answering" : "dead";
+    return object;
+  }
+  const StageHealth& h = *m.answer;
+  object["state"] = state_name(h.state());
+  object["layers"] = {h.layer_begin(), h.layer_end()};
+  object["weight_bytes"] = h.weight_bytes();
+  object["kv_bytes"] = h.kv_bytes();
+  object["state_bytes"] = h.state_bytes();
+  object["workspace_bytes"] = h.workspace_bytes();
+  object["free_bytes"] = h.free_bytes();
+  object["loaded_bytes"] = h.loaded_bytes();
+  object["total_load_bytes"] = h.total_load_bytes();
+  object["page_groups"] = h.page_groups();
+  object["page_groups_used"] = h.page_groups_used();
+  object["steps"] = h.steps();
+  object["last_step_ms"] = h.last_step_ms();
+  object["p50_step_ms"] = h.p50_step_ms();
+  object["p95_step_ms"] = h.p95_step_ms();
+  object["busy_s"] = h.busy_s();
+  object["wait_s"] = h.wait_s();
+  object["since_last_step_s"] = h.since_last_step_s();
+  object["received_bytes"] = h.received_bytes();
+  object["sent_bytes"] = h.sent_bytes();
+  object["uptime_s"] = h.uptime_s();
+  object["restarts"] = h.restarts();
+  return object;
+}
+
+std::string health_json(const std::vector<InstanceHealth>& instances, bool well) {
+  boost::json::array list;
+  for (const InstanceHealth& instance : instances) {
+    boost::json::array members;
+    for (const MemberHealth& m : instance.members) members.push_back(member_json(m));
+    list.push_back({{"name", instance.info.name}, {"kind", instance.info.kind}, {"stages", members}});
+  }
+  return boost::json::serialize(boost::json::object{{"schema", 1}, {"well", well}, {"instances", list}}) + "\n";
+}
+
+class HealthCommand : public Command {
+ public:
+  explicit HealthCommand(CLI::App& parent) {
+    app = parent.add_subcommand("health", "Ask every stage of the running instances how it is; exit 0 only if all is well");
+    app->add_option("--instance", instance_, "Ask this instance only");
+    add_runtime_dir_option(*app, twins, runtime_dir_);
+    app->add_flag("--json", json_, "Print one JSON object");
+  }
+  bool json() const override { return json_; }
+
+  int run() override {
+    const auto root = runtime_root(runtime_dir_);
+    std::vector<InstanceHealth> instances;
+    bool well = true;
+    for (const auto& path : sweep_and_list_instances(root)) {
+      if (!instance_.empty() && path.filename() != instance_) continue;
+      const auto info = read_instance_info(path);
+      if (!info) {
+        // It has its folder but has not said yet who belongs to it.
+        instances.push_back({{.name = path.filename().native(), .kind = "starting", .members = {}}, {}});
+        continue;
+      }
+      instances.push_back(ask_instance(path, info.value()));
+      for (const MemberHealth& m : instances.back().members) well &= m.well();
+    }
+    if (instances.empty()) {
+      throw StartError(instance_.empty() ? fmt::format("no instance is running (looked in {})", root.native())
+                                         : fmt::format("no instance '{}' is running (looked in {})", instance_, root.native()));
+    }
+    [[maybe_unused]] const WriteResult written = write_stdout(json_ ? health_json(instances, well) : health_table(instances));
+    return static_cast<int>(well ? ExitCode::done : ExitCode::start_failed);
+  }
+
+ private:
+  std::string instance_;
+  std::string runtime_dir_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> add_health_command(CLI::App& app) { return std::make_unique<HealthCommand>(app); }
+
+}  // namespace convoy

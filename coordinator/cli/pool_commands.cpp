@@ -1,0 +1,132 @@
+// `convoy up` and `convoy down`: stage workers that wait to be attached.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "base/exit_code.h"
+#include "coordinator/cli/commands.h"
+#include "coordinator/console/output.h"
+#include "coordinator/workers/child_process.h"
+#include "shared/control/health_client.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+namespace fs = std::filesystem;
+constexpr auto kStartTimeout = std::chrono::seconds(10);
+constexpr auto kTermTimeout = std::chrono::seconds(3);
+constexpr auto kPoll = std::chrono::milliseconds(20);
+
+class UpCommand : public Command {
+ public:
+  explicit UpCommand(CLI::App& parent) {
+    app = parent.add_subcommand("up", "Start one stage worker per device that waits to be attached (generate --attach NAME)");
+    app->add_option("name", name_, "Name of the pool")->capture_default_str();
+    twins.add(app->add_option("--devices", devices_, "One worker per entry, as for generate")->capture_default_str(), "DEVICES");
+    add_runtime_dir_option(*app, twins, runtime_dir_);
+  }
+
+  int run() override {
+    const auto devices = parse_devices(devices_, "--devices");
+    InstanceDirectory instance = InstanceDirectory::create(runtime_root(runtime_dir_), name_);
+    InstanceInfo info{.name = name_, .kind = "pool", .members = {}};
+    std::vector<ChildProcess> workers;
+    try {
+      for (size_t i = 0; i < devices.size(); ++i) {
+        const int rank = static_cast<int>(i) + 1;
+        // The worker inherits the instance's lock: the pool lives as long as any of its workers.
+        workers.push_back(ChildProcess::spawn({.program = program_directory() / "convoy-stage-worker",
+                                               .arguments = {"--rank", std::to_string(rank), "--listen",
+                                                             control_socket_path(instance.path(), rank).native(), "--health",
+                                                             health_socket_path(instance.path(), rank).native()},
+                                               .descriptors = {instance.lock_fd()},
+                                               .stderr_log = worker_log_path(instance.path(), rank)}));
+        info.members.push_back({.rank = rank, .pid = workers.back().pid(), .role = "stage_worker", .device = devices[i].id});
+      }
+      instance.publish(info);
+      for (size_t i = 0; i < workers.size(); ++i) wait_ready(workers[i], instance.path(), static_cast<int>(i) + 1);
+    } catch (...) {
+      for (ChildProcess& worker : workers) {
+        worker.signal(SIGKILL);
+        worker.reap_for(1000);
+      }
+      throw;
+    }
+    instance.disown();
+    [[maybe_unused]] const WriteResult written =
+        write_stdout(fmt::format("pool '{}' is up: {} workers; use it with convoy generate --attach {}, end it with convoy down {}\n", name_,
+                                 workers.size(), name_, name_));
+    return static_cast<int>(ExitCode::done);
+  }
+
+ private:
+  static void wait_ready(ChildProcess& worker, const fs::path& instance, int rank) {
+    const auto deadline = Clock::now() + kStartTimeout;
+    while (!fs::exists(control_socket_path(instance, rank)) || !ask_health(health_socket_path(instance, rank))) {
+      if (const auto exit = worker.try_reap()) {
+        throw StartError(fmt::format("stage {} (pid {}) {}; its log is {}", rank, worker.pid(), describe(*exit), worker_log_path(instance, rank).native()));
+      }
+      if (Clock::now() >= deadline) throw StartError(fmt::format("stage {} (pid {}) did not start in time", rank, worker.pid()));
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+
+  std::string name_ = "pool";
+  std::string devices_ = "cpu";
+  std::string runtime_dir_;
+};
+
+class DownCommand : public Command {
+ public:
+  explicit DownCommand(CLI::App& parent) {
+    app = parent.add_subcommand("down", "End the workers of a pool");
+    app->add_option("name", name_, "Name of the pool")->capture_default_str();
+    add_runtime_dir_option(*app, twins, runtime_dir_);
+  }
+
+  int run() override {
+    const auto root = runtime_root(runtime_dir_);
+    const fs::path path = root / name_;
+    const auto alive = sweep_and_list_instances(root);
+    if (std::find(alive.begin(), alive.end(), path) == alive.end()) {
+      throw StartError(fmt::format("no pool '{}' is running in {}", name_, root.native()));
+    }
+    const auto info = read_instance_info(path);
+    if (!info) throw StartError(info.error());
+    if (info.value().kind != "pool") throw StartError(fmt::format("instance '{}' is a run, not a pool; end it with Ctrl-C", name_));
+    for (const int number : {SIGTERM, SIGKILL}) {
+      for (const InstanceMember& member : info.value().members) end_member(member, number);
+      const auto deadline = Clock::now() + kTermTimeout;
+      while (instance_alive(path) && Clock::now() < deadline) std::this_thread::sleep_for(kPoll);
+      if (!instance_alive(path)) break;
+    }
+    if (instance_alive(path)) throw StartError(fmt::format("the workers of pool '{}' do not end", name_));
+    sweep_and_list_instances(root);
+    [[maybe_unused]] const WriteResult written = write_stdout(fmt::format("pool '{}' is down\n", name_));
+    return static_cast<int>(ExitCode::done);
+  }
+
+ private:
+  // The pool's lock is held, so a worker of it lives; a pid that is no stage worker any more was reused by somebody else.
+  static void end_member(const InstanceMember& member, int number) {
+    std::error_code error;
+    const fs::path program = fs::read_symlink(fmt::format("/proc/{}/exe", member.pid), error);
+    if (!error && program.filename().native().starts_with("convoy-stage-worker")) ::kill(member.pid, number);
+  }
+
+  std::string name_ = "pool";
+  std::string runtime_dir_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> add_up_command(CLI::App& app) { return std::make_unique<UpCommand>(app); }
+std::unique_ptr<Command> add_down_command(CLI::App& app) { return std::make_unique<DownCommand>(app); }
+
+}  // namespace convoy

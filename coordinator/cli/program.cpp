@@ -1,0 +1,74 @@
+#include "coordinator/cli/program.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <new>
+
+#include "base/exit_code.h"
+#include "base/log.h"
+#include "coordinator/cli/commands.h"
+#include "coordinator/console/output.h"
+#include "coordinator/version.h"
+#include "shared/control/log_to_stderr.h"
+
+namespace convoy {
+namespace {
+
+int report(const FatalError& error, bool json) {
+  fmt::print(stderr, "convoy: {}\n", error.what());
+  if (json) {
+    const boost::json::object object{{"error", {{"code", exit_code_name(error.code())}, {"message", error.what()}}}};
+    [[maybe_unused]] const WriteResult written = write_stdout(boost::json::serialize(object) + "\n");
+  }
+  return static_cast<int>(error.code());
+}
+
+int run_command(Command& command) {
+  try {
+    command.twins.apply();
+    return command.run();
+  } catch (const FatalError& error) {
+    return report(error, command.json());
+  } catch (const std::bad_alloc&) {
+    return report(StartError("out of memory"), command.json());
+  } catch (const std::exception& error) {
+    return report(StartError(error.what()), command.json());
+  }
+}
+
+}  // namespace
+
+int run_convoy(int argc, char** argv) {
+  ::signal(SIGPIPE, SIG_IGN);
+  const auto sink = make_stderr_sink("coordinator");
+  set_log_sink(sink.get());
+
+  CLI::App app{"Convoy runs a large language model over several devices as a pipeline of processes.", "convoy"};
+  app.set_version_flag("--version", fmt::format("convoy {}", kVersion));
+  app.require_subcommand(1);
+  app.footer("convoy COMMAND --help says what each takes. Options with a [CONVOY_…] name can be set in the environment; a flag wins.\n"
+             "Exit codes: 0 done, 1 start-up failed, 2 usage, 3 the engine died, 4 request refused.");
+  std::vector<std::unique_ptr<Command>> commands;
+  for (const auto add : {add_generate_command, add_plan_command, add_up_command, add_down_command, add_health_command}) {
+    commands.push_back(add(app));
+  }
+  int exit_code = static_cast<int>(ExitCode::done);
+  try {
+    app.parse(argc, argv);
+    for (const auto& command : commands) {
+      if (command->app->parsed()) exit_code = run_command(*command);
+    }
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    exit_code = static_cast<int>(code == 0 ? ExitCode::done : ExitCode::usage);
+  }
+  set_log_sink(nullptr);
+  return exit_code;
+}
+
+}  // namespace convoy

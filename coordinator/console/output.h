@@ -1,0 +1,14 @@
+// Text to stdout, and what happens when nobody reads it.
+#pragma once
+
+#include <string_view>
+
+namespace convoy {
+
+enum class WriteResult { written, closed };
+
+/// Writes all of `text` to stdout at once. `closed`: the reader is gone (EPIPE). Throws StartError on any other error,
+/// such as a full disk.
+[[nodiscard]] WriteResult write_stdout(std::string_view text);
+
+}  // namespace convoy

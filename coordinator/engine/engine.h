@@ -1,0 +1,77 @@
+// Runs prompts and tokens through all stages, as rank 0 sees it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "coordinator/engine/pipeline.h"
+#include "coordinator/engine/root.h"
+#include "coordinator/engine/step_planner.h"
+#include "kernels/device/device.h"
+#include "shared/control/health_state.h"
+#include "shared/control/hold_point.h"
+#include "shared/kv/page_pool.h"
+#include "shared/kv/sequence.h"
+#include "shared/stage/stage_executor.h"
+
+namespace convoy {
+
+/// Owns rank 0's stage and the allocator of page groups. One thread uses it.
+///
+/// Errors of prefill() and decode(): a sequence is full, no page group is free, or a stage was lost (the pipeline's waits
+/// were released); the sequences are then not usable any more.
+class Engine {
+ public:
+  struct Parts {
+    Device& device;
+    const Checkpoint& checkpoint;
+    const StagePlan& plan;
+    HealthState& health;
+    HoldPoint& hold;
+    int valid_vocab = 0;
+  };
+  /// Loads rank 0's weights. Throws StartError; what `progress` throws passes through.
+  Engine(const Parts& parts, const LoadProgress& progress);
+
+  /// Must be called before the first step when there is more than one stage. `pipeline` outlives the engine.
+  void connect(Pipeline& pipeline) { pipeline_ = &pipeline; }
+  /// Asked between chunks and steps: true gives up with an error.
+  void set_cancelled(std::function<bool()> cancelled) { cancelled_ = std::move(cancelled); }
+
+  PagePool& pages() { return pages_; }
+  /// Runs a whole prompt (at least one token) of a fresh sequence in chunks that overlap over the stages. Gives the first
+  /// token to follow.
+  Result<int32_t> prefill(Sequence& sequence, std::span<const int32_t> ids);
+  /// One token per sequence: `ids[i]` is appended to `sequences[i]`, `next[i]` is what follows it.
+  Status decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids, std::span<int32_t> next);
+
+  /// Copies the logits of the last prefill or of lane `lane` of the last decode to the host, vocab_size values.
+  void copy_logits(int lane, std::span<float> out);
+  int vocab_size() const { return root_.vocab_size(); }
+  int max_lanes() const { return limits_.lanes; }
+  const StageLimits& limits() const { return limits_; }
+  StageMemory memory() const;
+
+ private:
+  using Seconds = double;
+  Status issue(std::span<const int32_t> ids);
+  Status collect(int lanes);
+
+  Device& device_;
+  HealthState& health_;
+  HoldPoint& hold_;
+  StageLimits limits_;
+  int stages_;
+  std::unique_ptr<Stream> stream_;
+  Root root_;
+  StageExecutor executor_;
+  PagePool pages_;
+  Pipeline* pipeline_ = nullptr;
+  std::function<bool()> cancelled_ = [] { return false; };
+  PlannedStep step_;
+  Seconds issue_busy_ = 0;  // of steps whose residual has not come back
+};
+
+}  // namespace convoy

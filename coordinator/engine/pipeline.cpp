@@ -1,0 +1,128 @@
+#include "coordinator/engine/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/exit_code.h"
+#include "shared/stage/link_layout.h"
+
+namespace convoy {
+namespace {
+
+constexpr int kRingPollMs = 100;
+
+StageLinkOptions link_options(const ModelConfig& config, const StagePlan& plan, int rank) {
+  const auto stages = static_cast<int>(plan.stages.size());
+  return rank == stages - 1 ? back_link_options(config, plan.limits, stages) : residual_link_options(config, plan.limits);
+}
+
+StepRingOptions ring_options(const StagePlan& plan, int spin_iterations) {
+  const StageLimits& limits = plan.limits;
+  StepRingOptions options;
+  options.max_columns = static_cast<uint32_t>(limits.max_columns());
+  // Every lane may begin a page in a step, and a chunk begins one page per 64 columns.
+  options.max_deltas = static_cast<uint32_t>(limits.max_columns() / kPageTokens + limits.lanes + 1);
+  options.spin_iterations = spin_iterations;
+  return options;
+}
+
+}  // namespace
+
+uint64_t outgoing_link_bytes(const ModelConfig& config, const StagePlan& plan, int rank) {
+  return plan.stages.size() < 2 ? 0 : stage_link_region_bytes(link_options(config, plan, rank));
+}
+
+Pipeline::Pipeline(Device& device, const ModelConfig& config, const StagePlan& plan, int spin_iterations)
+    : column_bytes_(static_cast<size_t>(config.hidden_size) * sizeof(float)) {
+  const auto stages = static_cast<int>(plan.stages.size());
+  CONVOY_CHECK_OP(stages, >=, 2);
+  const StepRingOptions ring = ring_options(plan, spin_iterations);
+  for (int rank = 1; rank < stages; ++rank) {
+    ring_regions_.push_back(SharedRegion::create(fmt::format("step ring of stage {}", rank), StepRingWriter::region_bytes(ring)));
+    rings_.emplace_back(ring_regions_.back(), ring);
+  }
+  for (int rank = 0; rank < stages; ++rank) {
+    const StageLinkOptions options = link_options(config, plan, rank);
+    link_regions_.push_back(SharedRegion::create(fmt::format("link from stage {} to {}", rank, (rank + 1) % stages),
+                                                 stage_link_region_bytes(options)));
+    format_stage_link(link_regions_.back(), options);
+  }
+  auto outgoing = StageLinkSender::open(link_regions_.front(), link_options(config, plan, 0), &device);
+  auto back = StageLinkReceiver::open(link_regions_.back(), link_options(config, plan, stages - 1), &device);
+  if (!outgoing) throw StartError(outgoing.error());
+  if (!back) throw StartError(back.error());
+  outgoing_ = std::make_unique<StageLinkSender>(std::move(outgoing).value());
+  back_ = std::make_unique<StageLinkReceiver>(std::move(back).value());
+}
+
+std::vector<WorkerPool::WorkerLinks> Pipeline::worker_links() const {
+  std::vector<WorkerPool::WorkerLinks> links;
+  for (size_t i = 0; i < rings_.size(); ++i) {
+    links.push_back({.ring_fd = ring_regions_[i].fd(),
+                     .incoming_fd = link_regions_[i].fd(),
+                     .outgoing_fd = link_regions_[i + 1].fd(),
+                     .ring_bytes = ring_regions_[i].bytes(),
+                     .incoming_bytes = link_regions_[i].bytes(),
+                     .outgoing_bytes = link_regions_[i + 1].bytes()});
+  }
+  return links;
+}
+
+Status Pipeline::publish(const PlannedStep& step) {
+  for (StepRingWriter& ring : rings_) {
+    if (const Status status = publish_to(ring, step); !status) return status;
+  }
+  ++next_transfer_;
+  return {};
+}
+
+Status Pipeline::publish_to(StepRingWriter& ring, const PlannedStep& step) {
+  for (;;) {
+    if (released_.load(std::memory_order_acquire)) return Error{"the pipeline was released"};
+    auto slot = ring.begin(kRingPollMs);
+    if (!slot) return Error{slot.error()};
+    if (!slot.value()) continue;
+    const StepEntry& entry = *slot.value();
+    entry.header->kind = step.kind;
+    entry.header->lanes = static_cast<uint32_t>(step.lanes.size());
+    entry.header->width = static_cast<uint32_t>(step.width);
+    entry.header->position_class = step.position_class;
+    entry.header->delta_count = static_cast<uint32_t>(step.deltas.size());
+    entry.header->link_sequence = next_transfer_;
+    std::copy(step.lanes.begin(), step.lanes.end(), entry.lanes);
+    std::copy(step.control.begin(), step.control.end(), entry.control);
+    std::transform(step.deltas.begin(), step.deltas.end(), entry.deltas,
+                   [](const PageAssignment& a) { return BlockTableDelta{a.kv_row, a.block, a.page}; });
+    ring.publish();
+    return {};
+  }
+}
+
+Status Pipeline::send(Stream& stream, const float* residual, int columns, int lanes) {
+  std::array<uint32_t, kMaxLanes> live;
+  live.fill(1);
+  const Transfer sent = outgoing_->send(stream, residual, static_cast<size_t>(columns) * column_bytes_, static_cast<uint32_t>(columns),
+                                        {live.data(), static_cast<size_t>(lanes)});
+  if (sent == Transfer::aborted) return Error{"the link to stage 1 was released"};
+  return {};
+}
+
+Status Pipeline::receive(Stream& stream, float* last_columns, int lanes) {
+  std::array<uint32_t, kMaxLanes> live{};
+  const auto received = back_->receive(stream, last_columns, static_cast<size_t>(lanes) * column_bytes_, static_cast<uint32_t>(lanes),
+                                       {live.data(), static_cast<size_t>(lanes)});
+  if (!received) return Error{received.error()};
+  if (received.value() == Transfer::aborted) return Error{"the link from the last stage was released"};
+  return {};
+}
+
+void Pipeline::release_waiters() {
+  released_.store(true, std::memory_order_release);
+  outgoing_->release_waiters();
+  back_->release_waiters();
+}
+
+}  // namespace convoy

@@ -1,0 +1,49 @@
+// One prompt in, text out: the loop around the engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/run/engine_run.h"
+#include "coordinator/text/tokenizer.h"
+
+namespace convoy {
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt_ids;
+  std::optional<int> max_tokens;  ///< none: until a stop id or the context ends
+  std::vector<std::string> stop_strings;
+  std::vector<int32_t> stop_ids;  ///< empty: none ends the text (--ignore-eos)
+  double pace_tokens_per_s = 0;   ///< 0: as fast as it goes
+};
+
+enum class FinishReason { stop, length, cancelled };
+/// "stop", "length" or "cancelled".
+const char* finish_reason_name(FinishReason reason);
+
+struct GenerationResult {
+  std::string text;
+  std::vector<int32_t> token_ids;  ///< without the stop id, and without what a stop string cut off
+  int prompt_tokens = 0;
+  FinishReason finish_reason = FinishReason::length;
+  std::optional<int32_t> stop_id;
+  double prefill_s = 0;
+  double decode_s = 0;
+  int decode_steps = 0;
+};
+
+/// Refuses what can never run, before anything is loaded: an empty prompt, ids outside the vocabulary, a prompt that does not
+/// fit the context, a bad stop string. Throws FatalError (request refused), naming both numbers.
+void check_request(const GenerationRequest& request, const ModelConfig& config, int max_context_tokens);
+
+/// Told of every token and the text that may be shown with it (maybe none; id -1: the rest at the end). Returning false cancels.
+using TokenSink = std::function<bool(int32_t id, std::string_view text)>;
+
+/// Throws FatalError when a stage is lost. Cancellation (a signal or the sink) is a result.
+GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request, const TokenSink& sink);
+
+}  // namespace convoy

@@ -1,0 +1,222 @@
+#include "coordinator/run/engine_run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/exit_code.h"
+#include "base/log.h"
+#include "shared/stage/open_device.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kHealthTimeoutMs = 1000;
+constexpr int kSpinIterations = 2000;
+// The engine's error comes from released waits; why they were released is known a moment earlier or later.
+constexpr auto kFailureGrace = std::chrono::milliseconds(1000);
+
+// Where stages outnumber cores, a spinning process takes the core that the stage it waits for needs.
+int spin_iterations(size_t stages) { return stages <= static_cast<size_t>(physical_cores()) ? kSpinIterations : 0; }
+
+uint64_t stored_bytes(const Checkpoint& checkpoint, LayerRange layers, bool with_root) {
+  uint64_t bytes = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer) bytes += checkpoint.layer_bytes(layer);
+  if (with_root) bytes += checkpoint.embedding_bytes() + checkpoint.final_norm_bytes() + checkpoint.head_bytes();
+  return bytes;
+}
+
+std::filesystem::path pool_directory(const RunOptions& options) { return options.runtime_root / options.attach; }
+
+std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
+  std::vector<DeviceSpec> devices = options.devices;
+  if (options.attach.empty()) return devices;
+  if (devices.size() != 1) {
+    throw UsageError(fmt::format("--attach takes one device for rank 0, --devices names {}; the other stages are the pool's", devices.size()));
+  }
+  const auto alive = sweep_and_list_instances(options.runtime_root);
+  if (std::find(alive.begin(), alive.end(), pool_directory(options)) == alive.end()) {
+    throw StartError(fmt::format("no pool '{}' is running in {}; start one with convoy up", options.attach, options.runtime_root.native()));
+  }
+  const auto info = read_instance_info(pool_directory(options));
+  if (!info) throw StartError(info.error());
+  if (info.value().kind != "pool") throw StartError(fmt::format("instance '{}' is a run, not a pool of waiting workers", options.attach));
+  for (const InstanceMember& member : info.value().members) {
+    const auto spec = parse_devices(member.device, "instance.json").front();
+    if (spec.kind != devices.front().kind) {
+      throw UsageError(fmt::format("--devices {} and the pool's {} cannot be mixed", devices.front().id, spec.id));
+    }
+    devices.push_back(spec);
+  }
+  return devices;
+}
+
+}  // namespace
+
+StagePlan plan_run(const ModelConfig& config, const RunOptions& options) {
+  StageLimits limits;
+  limits.max_context_tokens =
+      options.max_context_tokens != 0 ? options.max_context_tokens : std::min(config.max_position_embeddings, kDefaultContextTokens);
+  if (limits.max_context_tokens > config.max_position_embeddings) {
+    throw UsageError(fmt::format("--max-context {} is more than the model's {} positions", limits.max_context_tokens, config.max_position_embeddings));
+  }
+  // A chunk never needs more columns than the context has.
+  const int context_pages = limits.pages_per_row();
+  limits.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, context_pages * kPageTokens);
+  limits.lanes = 1;
+  limits.page_groups = context_pages * limits.lanes;
+  StagePlan plan = make_stage_plan(config, devices_of_run(options), options.stage_layers, limits);
+  for (StageAssignment& stage : plan.stages) stage.memory.link_bytes = outgoing_link_bytes(config, plan, stage.rank.value);
+  return plan;
+}
+
+EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer, ProgressDisplay& display)
+    : plan_(plan_run(checkpoint.config(), options)),
+      instance_(InstanceDirectory::create(options.runtime_root, options.instance)),
+      attached_(!options.attach.empty()),
+      hold_(options.test_hold) {
+  const auto begin = Clock::now();
+  describe(checkpoint.config());
+  health_server_ = std::make_unique<HealthServer>(health_socket_path(instance_.path(), 0), health_);
+  pool_ = std::make_unique<WorkerPool>();
+  start_workers(options);
+  load(options, checkpoint, tokenizer, display);
+  connect(checkpoint.config());
+  health_.set_state(proto::StageHealth::READY);
+  load_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+EngineRun::~EngineRun() {
+  health_.set_state(proto::StageHealth::STOPPING);
+  if (pool_) pool_->set_release_hook({});
+  pool_.reset();
+}
+
+void EngineRun::start_workers(const RunOptions& options) {
+  if (attached_) {
+    pool_->attach(pool_directory(options), plan_);
+  } else {
+    pool_->spawn(options.worker_program, instance_.path(), plan_);
+  }
+  publish_members();
+  if (plan_.stages.size() > 1) {
+    pool_->begin_load(plan_, {.model_directory = std::filesystem::absolute(options.model_directory),
+                              .threads = options.threads,
+                              .log_level = options.log_level,
+                              .test_hold = options.test_hold});
+  }
+  publish_members();
+}
+
+void EngineRun::publish_members() const {
+  InstanceInfo info{.name = instance_.name(), .kind = "run", .members = {}};
+  const auto status = pool_->status();
+  for (const StageAssignment& stage : plan_.stages) {
+    const int rank = stage.rank.value;
+    info.members.push_back({.rank = rank,
+                            .pid = rank == 0 ? ::getpid() : status[static_cast<size_t>(rank - 1)].pid,
+                            .role = rank == 0 ? "coordinator" : "stage_worker",
+                            .device = stage.device.id,
+                            .layer_begin = stage.layers.begin,
+                            .layer_end = stage.layers.end});
+  }
+  // The workers of a pool answer in the pool's own folder.
+  if (attached_) info.members.resize(1);
+  instance_.publish(info);
+}
+
+void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer, ProgressDisplay& display) {
+  health_.set_state(proto::StageHealth::LOADING);
+  device_ = open_device(plan_.stages.front().device.id, options.threads);
+  const uint64_t total = stored_bytes(checkpoint, plan_.stages.front().layers, true);
+  uint64_t loaded = 0;
+  const auto show = [&] {
+    std::vector<LoadState> states{{loaded, total}};
+    for (const WorkerStatus& s : pool_->status()) states.push_back({s.loaded_bytes, s.total_bytes});
+    display.update(states);
+  };
+  const auto progress = [&](uint64_t bytes) {
+    hold_.reach(0, HoldPhase::load, health_, [this] { return pool_->cancelled() != 0 || pool_->failure(); });
+    pool_->check();
+    loaded += bytes;
+    health_.set_load_progress(loaded, total);
+    show();
+  };
+  engine_ = std::make_unique<Engine>(Engine::Parts{.device = *device_,
+                                                   .checkpoint = checkpoint,
+                                                   .plan = plan_,
+                                                   .health = health_,
+                                                   .hold = hold_,
+                                                   .valid_vocab = std::min(tokenizer.vocab_size(), checkpoint.config().vocab_size)},
+                                     progress);
+  engine_->set_cancelled([this] { return pool_->cancelled() != 0 || pool_->failure().has_value(); });
+  pool_->wait_loaded(show);
+  show();
+  display.finish();
+  health_.set_free_bytes(device_->info().free_bytes);
+}
+
+void EngineRun::connect(const ModelConfig& config) {
+  if (plan_.stages.size() < 2) return;
+  const int spins = spin_iterations(plan_.stages.size());
+  pipeline_ = std::make_unique<Pipeline>(*device_, config, plan_, spins);
+  pool_->open_links(pipeline_->worker_links(), spins);
+  engine_->connect(*pipeline_);
+  pool_->set_release_hook([this] { pipeline_->release_waiters(); });
+  pool_->check();  // a failure before the hook was set
+}
+
+void EngineRun::describe(const ModelConfig& config) {
+  const StageAssignment& stage = plan_.stages.front();
+  proto::StageHealth description;
+  description.set_rank(0);
+  description.set_device(stage.device.id);
+  description.set_layer_begin(static_cast<uint32_t>(stage.layers.begin));
+  description.set_layer_end(static_cast<uint32_t>(stage.layers.end));
+  description.set_weight_bytes(stage.memory.weight_bytes);
+  description.set_kv_bytes(stage.memory.kv_bytes);
+  description.set_state_bytes(stage.memory.state_bytes);
+  description.set_workspace_bytes(stage.memory.workspace_bytes);
+  description.set_page_groups(static_cast<uint64_t>(plan_.limits.page_groups));
+  health_.set_description(description);
+  log(LogLevel::debug, fmt::format("{} layers over {} stages, context {}", config.num_layers, plan_.stages.size(), plan_.limits.max_context_tokens));
+}
+
+void EngineRun::throw_engine_error(const std::string& error) const {
+  const auto deadline = Clock::now() + kFailureGrace;
+  do {
+    pool_->check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } while (Clock::now() < deadline);
+  throw FatalError(ExitCode::engine_died, error);
+}
+
+std::vector<StageReport> EngineRun::stage_reports() {
+  std::vector<std::optional<proto::StageHealth>> answers{health_.snapshot()};
+  if (plan_.stages.size() > 1) {
+    for (auto& answer : pool_->ask_health(kHealthTimeoutMs)) answers.push_back(std::move(answer));
+  }
+  const auto status = pool_->status();
+  std::vector<StageReport> reports;
+  for (const StageAssignment& stage : plan_.stages) {
+    const auto rank = static_cast<size_t>(stage.rank.value);
+    StageReport report{.rank = stage.rank.value,
+                       .pid = rank == 0 ? ::getpid() : status[rank - 1].pid,
+                       .device = stage.device.id,
+                       .layers = stage.layers,
+                       .weight_bytes = stage.memory.weight_bytes,
+                       .kv_bytes = stage.memory.kv_bytes};
+    if (answers[rank]) {
+      report.busy_s = answers[rank]->busy_s();
+      report.wait_s = answers[rank]->wait_s();
+    }
+    reports.push_back(report);
+  }
+  return reports;
+}
+
+}  // namespace convoy

@@ -1,0 +1,92 @@
+// Everything of one run, put together: instance folder, workers, segments, engine. Loading happens in the constructor.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/console/progress.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/text/tokenizer.h"
+#include "coordinator/workers/worker_pool.h"
+#include "shared/control/health_server.h"
+#include "shared/control/instance_directory.h"
+#include "shared/plan/stage_plan.h"
+
+namespace convoy {
+
+/// Engine options as a person gave them, checked.
+struct RunOptions {
+  std::filesystem::path model_directory;
+  std::vector<DeviceSpec> devices;  ///< with attach: rank 0's device only
+  std::vector<int> stage_layers;
+  int max_context_tokens = 0;  ///< 0: the model's, at most kDefaultContextTokens
+  int prefill_chunk_tokens = 512;
+  int threads = 0;
+  std::string attach;    ///< name of a pool; empty: spawn workers
+  std::string instance;  ///< name of this run's folder; empty: made from the pid
+  std::filesystem::path runtime_root;
+  std::filesystem::path worker_program;
+  std::string log_level;
+  std::string test_hold;
+};
+
+inline constexpr int kDefaultContextTokens = 8192;
+
+/// Limits and split for `options`; opens nothing but the model's headers. With attach the pool's folder says how many stages.
+/// Throws UsageError or StartError.
+StagePlan plan_run(const ModelConfig& config, const RunOptions& options);
+
+/// One stage's line in summaries and JSON.
+struct StageReport {
+  int rank = 0;
+  int pid = 0;
+  std::string device;
+  LayerRange layers;
+  uint64_t weight_bytes = 0;
+  uint64_t kv_bytes = 0;
+  double busy_s = 0;
+  double wait_s = 0;
+};
+
+/// Main thread. Destroying it ends every worker in order and removes the folder.
+class EngineRun {
+ public:
+  /// Throws FatalError; then nothing is left behind.
+  EngineRun(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer, ProgressDisplay& display);
+  ~EngineRun();
+  EngineRun(const EngineRun&) = delete;
+  EngineRun& operator=(const EngineRun&) = delete;
+
+  Engine& engine() { return *engine_; }
+  /// The signal that asked to stop, or 0.
+  int cancelled() const { return pool_->cancelled(); }
+  /// What really happened when the engine returned an error: the lost stage, if one was lost. Never returns.
+  [[noreturn]] void throw_engine_error(const std::string& error) const;
+  /// Asks every stage for its counters.
+  std::vector<StageReport> stage_reports();
+  double load_seconds() const { return load_seconds_; }
+  const StagePlan& plan() const { return plan_; }
+
+ private:
+  void start_workers(const RunOptions& options);
+  void load(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer, ProgressDisplay& display);
+  void connect(const ModelConfig& config);
+  void publish_members() const;
+  void describe(const ModelConfig& config);
+
+  StagePlan plan_;
+  InstanceDirectory instance_;
+  bool attached_;
+  HealthState health_;
+  std::unique_ptr<HealthServer> health_server_;
+  HoldPoint hold_;
+  std::unique_ptr<WorkerPool> pool_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<Engine> engine_;
+  double load_seconds_ = 0;
+};
+
+}  // namespace convoy

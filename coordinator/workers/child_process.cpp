@@ -1,0 +1,135 @@
+#include "coordinator/workers/child_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/exit_code.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX asks for it
+
+namespace convoy {
+namespace {
+
+constexpr int kFirstDescriptor = 3;
+
+// glibc's pidfd_open wrapper is newer than the oldest libc we run on.
+int open_pidfd(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+
+std::vector<char*> environment_without_ours() {
+  std::vector<char*> kept;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!std::string_view(*variable).starts_with("CONVOY_")) kept.push_back(*variable);
+  }
+  kept.push_back(nullptr);
+  return kept;
+}
+
+// posix_spawn's two option objects, destroyed whatever happens.
+class SpawnOptions {
+ public:
+  SpawnOptions() {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawnattr_init(&attributes_);
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setsigdefault(&attributes_, &all);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+  }
+  SpawnOptions(const SpawnOptions&) = delete;
+  SpawnOptions& operator=(const SpawnOptions&) = delete;
+  ~SpawnOptions() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  posix_spawn_file_actions_t* actions() { return &actions_; }
+  posix_spawnattr_t* attributes() { return &attributes_; }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+}  // namespace
+
+std::string describe(const ChildExit& exit) {
+  if (exit.signalled) return fmt::format("killed by signal {} ({})", exit.code, ::strsignal(exit.code));
+  return fmt::format("exited with code {}", exit.code);
+}
+
+ChildProcess ChildProcess::spawn(const SpawnRequest& request) {
+  if (::access(request.program.c_str(), X_OK) != 0) {
+    throw StartError(fmt::format("stage worker program {}: {}", request.program.native(), std::strerror(errno)));
+  }
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const UniqueFd log(::open(request.stderr_log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!null || !log) throw StartError(fmt::format("cannot write {}: {}", request.stderr_log.native(), std::strerror(errno)));
+
+  // Sources are moved above the target range first, so that no dup2 overwrites a later source.
+  const int target_end = kFirstDescriptor + static_cast<int>(request.descriptors.size());
+  std::vector<UniqueFd> sources;
+  for (const int fd : request.descriptors) {
+    sources.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, target_end));
+    CONVOY_CHECK(sources.back().get() >= target_end, "descriptor cannot be duplicated");
+  }
+  SpawnOptions options;
+  posix_spawn_file_actions_adddup2(options.actions(), null.get(), 0);
+  posix_spawn_file_actions_adddup2(options.actions(), null.get(), 1);
+  posix_spawn_file_actions_adddup2(options.actions(), log.get(), 2);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    posix_spawn_file_actions_adddup2(options.actions(), sources[i].get(), kFirstDescriptor + static_cast<int>(i));
+  }
+  posix_spawn_file_actions_addclosefrom_np(options.actions(), target_end);
+
+  std::vector<std::string> words{request.program.native()};
+  words.insert(words.end(), request.arguments.begin(), request.arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::vector<char*> environment = environment_without_ours();
+
+  ChildProcess child;
+  const int error =
+      ::posix_spawn(&child.pid_, request.program.c_str(), options.actions(), options.attributes(), argv.data(), environment.data());
+  if (error != 0) throw StartError(fmt::format("cannot start {}: {}", request.program.native(), std::strerror(error)));
+  child.pidfd_.reset(open_pidfd(child.pid_));
+  if (!child.pidfd_) {
+    const int reason = errno;
+    ::kill(child.pid_, SIGKILL);
+    ::waitpid(child.pid_, nullptr, 0);
+    throw StartError(fmt::format("pidfd_open: {} (Linux 5.3 or newer is needed)", std::strerror(reason)));
+  }
+  return child;
+}
+
+void ChildProcess::signal(int number) const {
+  if (!exit_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
+}
+
+std::optional<ChildExit> ChildProcess::try_reap() {
+  if (exit_) return exit_;
+  siginfo_t info{};
+  if (::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) return std::nullopt;
+  exit_ = ChildExit{info.si_code != CLD_EXITED, info.si_status};
+  return exit_;
+}
+
+std::optional<ChildExit> ChildProcess::reap_for(int timeout_ms) {
+  pollfd fd{pidfd_.get(), POLLIN, 0};
+  if (!exit_) ::poll(&fd, 1, timeout_ms);
+  return try_reap();
+}
+
+}  // namespace convoy

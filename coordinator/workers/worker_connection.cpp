@@ -1,0 +1,170 @@
+#include "coordinator/workers/worker_connection.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "coordinator/version.h"
+
+namespace convoy {
+namespace {
+
+// A dying process closes its socket before its parent learns how it ended.
+constexpr auto kExitGrace = std::chrono::milliseconds(500);
+
+}  // namespace
+
+WorkerConnection::WorkerConnection(boost::asio::io_context& context, Rank rank, std::string device, UniqueFd socket,
+                                   std::optional<ChildProcess> child, std::filesystem::path log_path, Callbacks callbacks)
+    : context_(context),
+      rank_(rank),
+      device_(std::move(device)),
+      child_(std::move(child)),
+      log_path_(std::move(log_path)),
+      callbacks_(std::move(callbacks)),
+      channel_(std::make_shared<FrameChannel>(context, std::move(socket))),
+      pidfd_(context),
+      grace_(context) {
+  if (child_) {
+    pid_ = child_->pid();
+    pidfd_.assign(::fcntl(child_->pidfd(), F_DUPFD_CLOEXEC, 0));
+  }
+}
+
+void WorkerConnection::start() {
+  channel_->start([self = shared_from_this()](const std::string& payload,
+                                              const std::vector<UniqueFd>& descriptors) { self->on_frame(payload, descriptors); },
+                  [self = shared_from_this()](const std::string& reason) { self->on_closed(reason); });
+  if (child_) watch_child();
+  proto::ToWorker message;
+  proto::Hello& hello = *message.mutable_hello();
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_role("coordinator");
+  hello.set_build_version(kVersion);
+  hello.set_pid(::getpid());
+  send(message);
+}
+
+void WorkerConnection::send(const proto::ToWorker& message, const std::vector<int>& descriptors) {
+  channel_->send(message, descriptors);
+}
+
+void WorkerConnection::close() {
+  ending_ = true;
+  channel_->close();
+  grace_.cancel();
+  boost::system::error_code ignored;
+  pidfd_.close(ignored);
+}
+
+void WorkerConnection::on_frame(const std::string& payload, const std::vector<UniqueFd>& descriptors) {
+  proto::FromWorker message;
+  if (!message.ParseFromString(payload) || message.body_case() == proto::FromWorker::BODY_NOT_SET) {
+    return fail(ExitCode::start_failed, fmt::format("sent a malformed message of {} bytes", payload.size()));
+  }
+  if (!descriptors.empty()) return fail(ExitCode::start_failed, "sent descriptors that nobody asked for");
+  on_message(message);
+}
+
+void WorkerConnection::on_message(const proto::FromWorker& message) {
+  using proto::FromWorker;
+  if (!greeted_ && message.body_case() != FromWorker::kHello) {
+    return fail(ExitCode::start_failed, "did not begin with a Hello");
+  }
+  const auto phase = [this](WorkerPhase to) {
+    callbacks_.update(rank_, [to](WorkerStatus& status) { status.phase = to; });
+  };
+  switch (message.body_case()) {
+    case FromWorker::kHello: return on_hello(message.hello());
+    case FromWorker::kLoadProgress:
+      return callbacks_.update(rank_, [&](WorkerStatus& status) {
+        status.loaded_bytes = message.load_progress().loaded_bytes();
+        status.total_bytes = message.load_progress().total_bytes();
+      });
+    case FromWorker::kLoaded:
+      callbacks_.update(rank_, [&](WorkerStatus& status) { status.loaded = message.loaded(); });
+      return phase(WorkerPhase::loaded);
+    case FromWorker::kLinksOpened: return phase(WorkerPhase::links_open);
+    case FromWorker::kHealth:
+      return callbacks_.update(rank_, [&](WorkerStatus& status) {
+        status.health = message.health();
+        ++status.health_answers;
+      });
+    case FromWorker::kReleased: return phase(WorkerPhase::released);
+    case FromWorker::kError: {
+      const proto::StageError& error = message.error();
+      const bool serving = error.code() == proto::StageError::LINK || error.code() == proto::StageError::RING;
+      return fail(serving ? ExitCode::engine_died : ExitCode::start_failed, error.message());
+    }
+    case FromWorker::BODY_NOT_SET: break;
+  }
+}
+
+void WorkerConnection::on_hello(const proto::Hello& hello) {
+  if (hello.protocol_version() != kProtocolVersion) {
+    return fail(ExitCode::start_failed, fmt::format("speaks protocol version {} (build {}), this coordinator version {} (build {})",
+                                                    hello.protocol_version(), hello.build_version(), kProtocolVersion, kVersion));
+  }
+  if (hello.role() != "stage_worker") return fail(ExitCode::start_failed, fmt::format("says it is a '{}'", hello.role()));
+  if (hello.busy()) return fail(ExitCode::start_failed, "serves another coordinator");
+  greeted_ = true;
+  pid_ = hello.pid();
+  callbacks_.update(rank_, [&](WorkerStatus& status) {
+    status.phase = WorkerPhase::greeted;
+    status.pid = hello.pid();
+  });
+}
+
+void WorkerConnection::on_closed(const std::string& reason) {
+  if (ending_ || failed_) {
+    callbacks_.update(rank_, [](WorkerStatus& status) { status.phase = WorkerPhase::ended; });
+    return;
+  }
+  if (!reason.empty()) return fail(greeted_ ? ExitCode::engine_died : ExitCode::start_failed, fmt::format("broke its control connection: {}", reason));
+  if (!child_) return fail(ExitCode::engine_died, "closed its control connection");
+  grace_.expires_after(kExitGrace);
+  grace_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (!error) self->fail(ExitCode::engine_died, "closed its control connection but is still alive");
+  });
+}
+
+void WorkerConnection::watch_child() {
+  pidfd_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const boost::system::error_code& error) {
+    if (!error) self->on_child_ended();
+  });
+}
+
+void WorkerConnection::on_child_ended() {
+  grace_.cancel();
+  const auto exit = child_->try_reap();
+  if (ending_) {
+    callbacks_.update(rank_, [](WorkerStatus& status) { status.phase = WorkerPhase::ended; });
+    return;
+  }
+  fail(ExitCode::engine_died, exit ? fmt::format("died: {}", describe(*exit)) : "died");
+}
+
+void WorkerConnection::fail(ExitCode code, const std::string& what) {
+  if (failed_ || ending_) return;
+  failed_ = true;
+  std::string message = fmt::format("{} {}", who(), what);
+  if (const std::string line = last_log_line(); !line.empty()) message += fmt::format("; its last log line: {}", line);
+  callbacks_.failed(rank_, {code, message});
+}
+
+std::string WorkerConnection::who() const { return fmt::format("stage {} (pid {}, device {})", rank_.value, pid_, device_); }
+
+std::string WorkerConnection::last_log_line() const {
+  if (log_path_.empty()) return "";
+  std::ifstream in(log_path_);
+  std::string last;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) last = line;
+  }
+  return last;
+}
+
+}  // namespace convoy

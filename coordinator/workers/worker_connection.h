@@ -1,0 +1,91 @@
+// The coordinator's conversation with one stage worker, and what it knows of it.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/exit_code.h"
+#include "base/ids.h"
+#include "control.pb.h"
+#include "coordinator/workers/child_process.h"
+#include "shared/control/frame_channel.h"
+
+namespace convoy {
+
+/// Where a worker is in its life, as far as its messages say.
+enum class WorkerPhase { connecting, greeted, loading, loaded, links_open, released, ended };
+
+/// Why a worker is no use any more.
+struct WorkerFailure {
+  ExitCode code = ExitCode::engine_died;
+  std::string message;  ///< names rank, pid and device
+};
+
+/// What a worker has said so far. Copied out under the pool's lock.
+struct WorkerStatus {
+  WorkerPhase phase = WorkerPhase::connecting;
+  int pid = 0;
+  uint64_t loaded_bytes = 0;
+  uint64_t total_bytes = 0;
+  std::optional<proto::Loaded> loaded;
+  std::optional<proto::StageHealth> health;  ///< the last answer to GetHealth
+  uint64_t health_answers = 0;
+};
+
+/// Lives on the pool's io_context thread. Every change goes through `update`, which the pool runs under its lock.
+class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
+ public:
+  struct Callbacks {
+    std::function<void(Rank, const std::function<void(WorkerStatus&)>&)> update;
+    std::function<void(Rank, WorkerFailure)> failed;
+  };
+
+  /// `child`: the process behind the socket, if it was spawned; attached workers have none. `log_path` may be empty.
+  WorkerConnection(boost::asio::io_context& context, Rank rank, std::string device, UniqueFd socket, std::optional<ChildProcess> child,
+                   std::filesystem::path log_path, Callbacks callbacks);
+  /// Sends Hello and listens. On the io_context's thread.
+  void start();
+  /// Any thread.
+  void send(const proto::ToWorker& message, const std::vector<int>& descriptors = {});
+  /// From now on an end of the conversation is no failure. On the io_context's thread.
+  void expect_end() { ending_ = true; }
+  /// Closes the socket and stops watching. On the io_context's thread.
+  void close();
+
+  Rank rank() const { return rank_; }
+  /// Null for attached workers.
+  ChildProcess* child() { return child_ ? &*child_ : nullptr; }
+
+ private:
+  void on_frame(const std::string& payload, const std::vector<UniqueFd>& descriptors);
+  void on_message(const proto::FromWorker& message);
+  void on_hello(const proto::Hello& hello);
+  void on_closed(const std::string& reason);
+  void watch_child();
+  void on_child_ended();
+  void fail(ExitCode code, const std::string& what);
+  /// "stage 2 (pid 123, device cpu)".
+  std::string who() const;
+  std::string last_log_line() const;
+
+  boost::asio::io_context& context_;
+  Rank rank_;
+  std::string device_;
+  std::optional<ChildProcess> child_;
+  std::filesystem::path log_path_;
+  Callbacks callbacks_;
+  std::shared_ptr<FrameChannel> channel_;
+  boost::asio::posix::stream_descriptor pidfd_;
+  boost::asio::steady_timer grace_;  // between a closed socket and the child's end
+  int pid_ = 0;
+  bool greeted_ = false;
+  bool ending_ = false;
+  bool failed_ = false;
+};
+
+}  // namespace convoy

@@ -1,0 +1,291 @@
+#include "coordinator/workers/worker_pool.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <csignal>
+#include <future>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "shared/control/instance_directory.h"
+#include "shared/control/unix_socket.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kHelloTimeoutMs = 10'000;
+constexpr int kLinksTimeoutMs = 30'000;
+constexpr int kConnectTimeoutMs = 1'000;
+constexpr int kShutdownMs = 2'000;
+constexpr int kTermMs = 1'000;
+constexpr auto kTick = std::chrono::milliseconds(100);
+
+void fill(proto::StageMemory& out, const StageMemory& in) {
+  out.set_weight_bytes(in.weight_bytes);
+  out.set_kv_bytes(in.kv_bytes);
+  out.set_state_bytes(in.state_bytes);
+  out.set_workspace_bytes(in.workspace_bytes);
+  out.set_link_bytes(in.link_bytes);
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool() : work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM) {
+  wait_for_signals();
+  sigset_t handled, before;
+  sigfillset(&handled);
+  sigdelset(&handled, SIGINT);
+  sigdelset(&handled, SIGTERM);
+  pthread_sigmask(SIG_SETMASK, &handled, &before);
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "control");
+    context_.run();
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+WorkerPool::~WorkerPool() {
+  end();
+  work_.reset();
+  context_.stop();
+  thread_.join();
+}
+
+void WorkerPool::wait_for_signals() {
+  signals_.async_wait([this](const boost::system::error_code& error, int number) {
+    if (error) return;
+    if (cancelled_.exchange(number) != 0) {
+      kill_all();
+      ::signal(number, SIG_DFL);
+      ::raise(number);
+    }
+    changed_.notify_all();
+    run_release_hook();
+    wait_for_signals();
+  });
+}
+
+void WorkerPool::add(Rank rank, const std::string& device, UniqueFd socket, std::optional<ChildProcess> child,
+                     const std::filesystem::path& log_path) {
+  WorkerConnection::Callbacks callbacks;
+  callbacks.update = [this](Rank r, const std::function<void(WorkerStatus&)>& change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change(status_[static_cast<size_t>(r.value - 1)]);
+    }
+    changed_.notify_all();
+  };
+  callbacks.failed = [this](Rank, WorkerFailure failure) { on_failure(std::move(failure)); };
+  {
+    const std::lock_guard lock(mutex_);
+    status_.emplace_back();
+    if (child) status_.back().pid = child->pid();
+  }
+  auto worker = std::make_shared<WorkerConnection>(context_, rank, device, std::move(socket), std::move(child), log_path, callbacks);
+  workers_.push_back(worker);
+  boost::asio::post(context_, [worker] { worker->start(); });
+}
+
+void WorkerPool::spawn(const std::filesystem::path& program, const std::filesystem::path& instance, const StagePlan& plan) {
+  for (size_t r = 1; r < plan.stages.size(); ++r) {
+    const StageAssignment& stage = plan.stages[r];
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw StartError("socketpair failed");
+    UniqueFd ours(ends[0]);
+    const UniqueFd theirs(ends[1]);
+    const auto log_path = worker_log_path(instance, stage.rank.value);
+    ChildProcess child = ChildProcess::spawn(
+        {.program = program,
+         .arguments = {"--rank", std::to_string(stage.rank.value), "--control-fd", "3", "--parent", std::to_string(::getpid()), "--health",
+                       health_socket_path(instance, stage.rank.value).native()},
+         .descriptors = {theirs.get()},
+         .stderr_log = log_path});
+    add(stage.rank, stage.device.id, std::move(ours), std::move(child), log_path);
+  }
+}
+
+void WorkerPool::attach(const std::filesystem::path& instance, const StagePlan& plan) {
+  for (size_t r = 1; r < plan.stages.size(); ++r) {
+    const Rank rank = plan.stages[r].rank;
+    auto socket = connect_unix(control_socket_path(instance, rank.value), kConnectTimeoutMs);
+    if (!socket) throw StartError(fmt::format("cannot attach stage {}: {}", rank.value, socket.error()));
+    add(rank, plan.stages[r].device.id, std::move(socket).value(), std::nullopt, worker_log_path(instance, rank.value));
+  }
+}
+
+void WorkerPool::wait_all(const std::function<bool(const WorkerStatus&)>& reached, int timeout_ms, const char* what,
+                          const std::function<void()>& tick) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (;;) {
+    check();
+    if (tick) tick();
+    std::unique_lock lock(mutex_);
+    if (failure_) continue;
+    const auto late = std::find_if_not(status_.begin(), status_.end(), reached);
+    if (late == status_.end()) return;
+    if (timeout_ms >= 0 && Clock::now() >= deadline) {
+      throw StartError(fmt::format("stage {} (pid {}) did not {} within {} s", late - status_.begin() + 1, late->pid, what, timeout_ms / 1000));
+    }
+    changed_.wait_for(lock, kTick);
+  }
+}
+
+void WorkerPool::begin_load(const StagePlan& plan, const WorkerSettings& settings) {
+  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::greeted; }, kHelloTimeoutMs, "say Hello");
+  for (const auto& worker : workers_) {
+    const StageAssignment& stage = plan.stages[static_cast<size_t>(worker->rank().value)];
+    proto::ToWorker message;
+    proto::LoadStage& load = *message.mutable_load_stage();
+    load.set_model_directory(settings.model_directory.native());
+    load.mutable_plan()->set_rank(static_cast<uint32_t>(stage.rank.value));
+    load.mutable_plan()->set_device(stage.device.id);
+    load.mutable_plan()->set_layer_begin(static_cast<uint32_t>(stage.layers.begin));
+    load.mutable_plan()->set_layer_end(static_cast<uint32_t>(stage.layers.end));
+    fill(*load.mutable_plan()->mutable_memory(), stage.memory);
+    load.mutable_limits()->set_max_context_tokens(static_cast<uint32_t>(plan.limits.max_context_tokens));
+    load.mutable_limits()->set_prefill_chunk_tokens(static_cast<uint32_t>(plan.limits.prefill_chunk_tokens));
+    load.mutable_limits()->set_lanes(static_cast<uint32_t>(plan.limits.lanes));
+    load.mutable_limits()->set_page_groups(static_cast<uint32_t>(plan.limits.page_groups));
+    load.set_stages(static_cast<uint32_t>(plan.stages.size()));
+    load.set_threads(static_cast<uint32_t>(settings.threads));
+    load.set_log_level(settings.log_level);
+    load.set_test_hold(settings.test_hold);
+    worker->send(message);
+  }
+}
+
+void WorkerPool::wait_loaded(const std::function<void()>& tick) {
+  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::loaded; }, -1, "load", tick);
+}
+
+void WorkerPool::open_links(const std::vector<WorkerLinks>& links, int spin_iterations) {
+  CONVOY_CHECK_OP(links.size(), ==, workers_.size());
+  for (size_t i = 0; i < links.size(); ++i) {
+    proto::ToWorker message;
+    proto::OpenLinks& open = *message.mutable_open_links();
+    open.set_ring_bytes(links[i].ring_bytes);
+    open.set_incoming_bytes(links[i].incoming_bytes);
+    open.set_outgoing_bytes(links[i].outgoing_bytes);
+    open.set_spin_iterations(static_cast<uint32_t>(spin_iterations));
+    workers_[i]->send(message, {links[i].ring_fd, links[i].incoming_fd, links[i].outgoing_fd});
+  }
+  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::links_open; }, kLinksTimeoutMs, "open its links");
+}
+
+std::vector<std::optional<proto::StageHealth>> WorkerPool::ask_health(int timeout_ms) {
+  std::vector<uint64_t> before;
+  for (const WorkerStatus& s : status()) before.push_back(s.health_answers);
+  proto::ToWorker message;
+  message.mutable_get_health();
+  for (const auto& worker : workers_) worker->send(message);
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
+    for (size_t i = 0; i < status_.size(); ++i) {
+      if (status_[i].health_answers == before[i]) return failure_.has_value();
+    }
+    return true;
+  });
+  std::vector<std::optional<proto::StageHealth>> answers;
+  for (size_t i = 0; i < status_.size(); ++i) {
+    answers.push_back(status_[i].health_answers > before[i] ? status_[i].health : std::nullopt);
+  }
+  return answers;
+}
+
+bool WorkerPool::wait_ended(int timeout_ms) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (const auto& worker : workers_) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (worker->child() != nullptr && !worker->child()->reap_for(std::max(0, static_cast<int>(left)))) return false;
+  }
+  return true;
+}
+
+void WorkerPool::end() {
+  if (std::exchange(ended_, true)) return;
+  // The conversations' thread must be done with the children before this one reaps them.
+  std::promise<void> told;
+  boost::asio::post(context_, [this, &told] {
+    for (const auto& worker : workers_) worker->expect_end();
+    told.set_value();
+  });
+  told.get_future().wait();
+  proto::ToWorker shutdown, release;
+  shutdown.mutable_shutdown();
+  release.mutable_release();
+  for (const auto& worker : workers_) worker->send(worker->child() != nullptr ? shutdown : release);
+
+  const auto deadline = Clock::now() + std::chrono::milliseconds(kShutdownMs);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline, [this] {
+      return std::all_of(status_.begin(), status_.end(), [](const WorkerStatus& s) { return s.phase >= WorkerPhase::released; }) || failure_;
+    });
+  }
+  std::promise<void> closed;
+  boost::asio::post(context_, [this, &closed] {
+    for (const auto& worker : workers_) worker->close();
+    closed.set_value();
+  });
+  closed.get_future().wait();
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  if (wait_ended(std::max(0, static_cast<int>(left)))) return;
+  for (const auto& worker : workers_) {
+    if (worker->child() != nullptr) worker->child()->signal(SIGTERM);
+  }
+  if (wait_ended(kTermMs)) return;
+  log(LogLevel::warning, "stage workers did not end in time and are killed");
+  kill_all();
+  wait_ended(kTermMs);
+}
+
+void WorkerPool::kill_all() {
+  for (const auto& worker : workers_) {
+    if (worker->child() != nullptr) worker->child()->signal(SIGKILL);
+  }
+}
+
+std::vector<WorkerStatus> WorkerPool::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+std::optional<WorkerFailure> WorkerPool::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void WorkerPool::check() const {
+  if (const auto failed = failure()) throw FatalError(failed->code, failed->message);
+  if (cancelled() != 0) throw FatalError(ExitCode::start_failed, "cancelled");
+}
+
+void WorkerPool::on_failure(WorkerFailure failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = std::move(failure);
+  }
+  changed_.notify_all();
+  run_release_hook();
+}
+
+void WorkerPool::run_release_hook() {
+  const std::lock_guard lock(hook_mutex_);
+  if (release_hook_) release_hook_();
+}
+
+void WorkerPool::set_release_hook(std::function<void()> hook) {
+  const std::lock_guard lock(hook_mutex_);
+  release_hook_ = std::move(hook);
+}
+
+}  // namespace convoy

@@ -1,0 +1,101 @@
+// All stage workers of one run: start or attach, load, connect, watch, end.
+#pragma once
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordinator/workers/worker_connection.h"
+#include "shared/plan/stage_plan.h"
+
+namespace convoy {
+
+/// What to tell workers besides the plan.
+struct WorkerSettings {
+  std::filesystem::path model_directory;
+  int threads = 0;
+  std::string log_level;
+  std::string test_hold;
+};
+
+/// One control thread runs every conversation and the signals; all members are called on the main thread unless they say
+/// otherwise. Ends with no process of ours alive, whatever happens.
+class WorkerPool {
+ public:
+  /// Starts the control thread. SIGINT and SIGTERM from now on set cancelled(); a second one kills every worker at once and
+  /// ends this process by that signal.
+  WorkerPool();
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  /// Spawns one worker per stage after the first. Throws StartError.
+  void spawn(const std::filesystem::path& program, const std::filesystem::path& instance, const StagePlan& plan);
+  /// Connects to the waiting workers of a pool: the plan's rank r to the pool's worker r. Throws StartError.
+  void attach(const std::filesystem::path& instance, const StagePlan& plan);
+
+  /// Waits until all have greeted, then asks all to load. Throws FatalError.
+  void begin_load(const StagePlan& plan, const WorkerSettings& settings);
+  /// Waits until all are loaded, calling `tick` about every 100 ms. Throws FatalError.
+  void wait_loaded(const std::function<void()>& tick);
+  /// Gives each worker its ring and its two links. Throws FatalError.
+  struct WorkerLinks {
+    int ring_fd, incoming_fd, outgoing_fd;
+    uint64_t ring_bytes, incoming_bytes, outgoing_bytes;
+  };
+  void open_links(const std::vector<WorkerLinks>& links, int spin_iterations);
+  /// Asks every worker how it is; who does not answer within `timeout_ms` is left out.
+  std::vector<std::optional<proto::StageHealth>> ask_health(int timeout_ms);
+  /// Ends every worker in order: attached ones are released; spawned ones get Shutdown (2 s), SIGTERM (1 s), SIGKILL.
+  void end();
+
+  /// By rank - 1. Any thread.
+  std::vector<WorkerStatus> status() const;
+  /// The first failure, if any. Any thread.
+  std::optional<WorkerFailure> failure() const;
+  /// The signal that asked to stop, or 0. Any thread.
+  int cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+  /// Throws what failure() or cancelled() say, if they do.
+  void check() const;
+
+  /// Called on the control thread at the first failure and at the first signal, after failure() or cancelled() say it:
+  /// releases whoever waits for a peer. An empty hook removes it; it does not run any more once this returns.
+  void set_release_hook(std::function<void()> hook);
+
+ private:
+  void add(Rank rank, const std::string& device, UniqueFd socket, std::optional<ChildProcess> child, const std::filesystem::path& log);
+  void wait_for_signals();
+  void on_failure(WorkerFailure failure);
+  void run_release_hook();
+  /// Waits until every worker's status satisfies `reached`; throws on failure, cancellation or after `timeout_ms` (-1: none).
+  void wait_all(const std::function<bool(const WorkerStatus&)>& reached, int timeout_ms, const char* what,
+                const std::function<void()>& tick = {});
+  bool wait_ended(int timeout_ms);
+  void kill_all();
+
+  boost::asio::io_context context_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  boost::asio::signal_set signals_;
+  std::vector<std::shared_ptr<WorkerConnection>> workers_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<WorkerStatus> status_;
+  std::optional<WorkerFailure> failure_;
+  std::mutex hook_mutex_;  // held while the hook runs
+  std::function<void()> release_hook_;
+  std::atomic<int> cancelled_{0};
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+}  // namespace convoy

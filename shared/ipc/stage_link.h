@@ -1,0 +1,210 @@
+// StageLink: activations from one process to the next, through slots in shared memory. One
+// direction, one sender, one receiver.
+//
+//   sender, transfer t:                       receiver:
+//     wait drained >= t + 1 - slots
+//     copy header, live words, piece 0 in
+//     filled = 8 t + 1                          wait filled >= 8 t + 1
+//     copy piece 1 in                           copy header, live words, piece 0 out
+//     ...                                       ...
+//     filled = 8 t + 8 (the last piece)         wait filled >= 8 t + 8, copy the last piece out
+//                                               drained = t + 1
+//
+// `filled` counts pieces and `drained` counts transfers: 32-bit counters that may wrap, monotone
+// within an epoch, each on its own cache lines; waits are "reached", not "equal". A payload of 256
+// KiB or more goes in up to 8 pieces of at least 256 KiB, so that copying in and copying out
+// overlap; a smaller one in one piece, which advances `filled` by 8.
+//
+// All copies, waits and writes go through a Stream, in stream order, so the same code serves a
+// stream that runs inline (CPU) and one that enqueues (CUDA); what this end keeps on the host
+// counts calls, never what a stream has done. Headers are staged in the region itself, on both
+// sides, kStagedHeaders of them: at most so many transfers may be enqueued ahead. receive()
+// compares the header itself only when the stream runs inline (no device given, or a CPU device).
+// After a stream that enqueues has passed the transfer, check_received() does.
+//
+// Abort: release_waiters() rewrites this end's own incoming word to far ahead, so that its blocked
+// waits return without help from the peer. A peer that is still alive may write its word over it:
+// call it again until the stream is idle.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "kernels/device/device.h"
+#include "kernels/ops/step.h"
+#include "shared/ipc/shared_region.h"
+
+namespace convoy {
+
+inline constexpr uint64_t kStageLinkMagic = 0x6b6e696c65677473;  // "stgelink"
+inline constexpr uint32_t kStageLinkVersion = 1;
+inline constexpr uint32_t kLinkPieces = 8;
+inline constexpr size_t kLinkPieceBytes = size_t{256} << 10;
+inline constexpr uint32_t kStagedHeaders = 64;
+/// For receive(): the number of columns is not compared.
+inline constexpr uint32_t kAnyColumns = ~uint32_t{0};
+
+/// Where the counters of a link begin; both ends agree on it. Tests start near the wrap.
+struct LinkEpoch {
+  uint32_t epoch = 0;
+  uint32_t first_transfer = 0;
+};
+
+struct StageLinkOptions {
+  uint32_t slots = 2;
+  size_t payload_bytes = 0;  ///< the largest payload
+  LinkEpoch start;
+};
+
+/// The first bytes of the region.
+struct StageLinkRegionHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t slots;
+  uint64_t payload_bytes;
+  uint32_t epoch;
+  uint32_t first_transfer;
+  uint32_t reserved[8];
+};
+static_assert(sizeof(StageLinkRegionHeader) == 64);
+
+/// What lies before a payload. The first 32 bytes come from the host, the live words from where the
+/// caller has them.
+struct LinkSlotHeader {
+  uint32_t sequence;  ///< number of the transfer
+  uint32_t epoch;
+  uint32_t columns;
+  uint32_t lanes;  ///< live words that were sent
+  uint64_t bytes;
+  uint32_t reserved[2];
+  uint32_t live[kMaxLanes];  ///< per lane: 0, the lane is dead and leaves all state alone
+  uint32_t padding[8];
+};
+static_assert(sizeof(LinkSlotHeader) == 128 && offsetof(LinkSlotHeader, live) == 32);
+
+/// How a transfer ended. `aborted`: release_waiters() was called; no payload was touched after that
+/// and nothing advanced.
+enum class [[nodiscard]] Transfer{done, aborted};
+
+/// How a payload is cut: pieces [0, count), all of piece_bytes but for the last, which takes the
+/// rest.
+struct LinkPieces {
+  uint32_t count;
+  size_t piece_bytes;
+};
+LinkPieces link_pieces(size_t payload_bytes);
+
+/// What a receiver knows of a transfer.
+struct LinkExpectation {
+  uint32_t transfer = 0;
+  size_t bytes = 0;
+  uint32_t columns = kAnyColumns;
+  uint32_t lanes = 0;  ///< live words, 0: not compared
+};
+
+/// Bytes of a region for these options.
+size_t stage_link_region_bytes(const StageLinkOptions& options);
+
+/// Prepares a fresh region, before either end opens it. For whoever creates the region but is not
+/// its sender.
+void format_stage_link(SharedRegion& region, const StageLinkOptions& options);
+
+/// What both ends have in common; not used by itself.
+class StageLinkEnd {
+ public:
+  /// Makes this end's blocked and later calls return Transfer::aborted. From any thread, any number
+  /// of times.
+  void release_waiters();
+  bool aborted() const { return shared_->aborted.load(std::memory_order_acquire); }
+  /// Begins a new epoch on this end: the word it writes and its host state start anew. Both ends'
+  /// streams are idle, and both ends reset before either transfers again: each resets the word that
+  /// the other waits on.
+  void reset(const LinkEpoch& epoch);
+  /// The number of the transfer that the next call makes: first_transfer, then one more each.
+  uint32_t next_transfer() const { return shared_->next.load(std::memory_order_relaxed); }
+  const StageLinkOptions& options() const { return options_; }
+
+ protected:
+  enum class Side { sender, receiver };
+  StageLinkEnd(Side side, SharedRegion& region, const StageLinkOptions& options, Device* device);
+
+  uint32_t* filled() const;
+  uint32_t* drained() const;
+  std::byte* slot() const;  // header, then the payload
+  void advance();
+
+  // Read by release_waiters() on another thread; apart, because atomics do not move.
+  struct Shared {
+    std::atomic<uint32_t> next{0};
+    std::atomic<bool> aborted{false};
+  };
+
+  Side side_;
+  std::byte* base_;
+  std::string label_;
+  StageLinkOptions options_;
+  bool inline_stream_;
+  uint32_t slot_index_ = 0;  // not transfer % slots, which jumps where the counter wraps
+  std::unique_ptr<Shared> shared_;
+  std::unique_ptr<HostRegistration> registration_;
+};
+
+/// Move-only; the region must outlive it. One thread calls it, but for release_waiters(). With a
+/// device, the region is registered with it for as long as this end lives.
+class StageLinkSender : public StageLinkEnd {
+ public:
+  /// Formats the region; the receiver opens it afterwards.
+  StageLinkSender(SharedRegion& region, const StageLinkOptions& options, Device* device = nullptr);
+  /// For a region that format_stage_link() prepared. Errors name the field and both values.
+  static Result<StageLinkSender> open(SharedRegion& region, const StageLinkOptions& options,
+                                      Device* device = nullptr);
+
+  /// Waits for a slot, then copies `bytes` (at most payload_bytes) of payload and the live words
+  /// (at most kMaxLanes) into it. Both are read in stream order, so they may be device memory and
+  /// must stay until the stream has passed.
+  Transfer send(Stream& stream, const void* payload, size_t bytes, uint32_t columns,
+                std::span<const uint32_t> live);
+
+  /// The same in two halves, for producing straight into the slot: acquire() waits and returns the
+  /// payload's address (null: aborted), stream-ordered work fills it, commit() publishes it in one
+  /// piece. Calling acquire() at the start of a step is how the wait for `drained` comes before the
+  /// step's other waits.
+  void* acquire(Stream& stream);
+  Transfer commit(Stream& stream, size_t bytes, uint32_t columns, std::span<const uint32_t> live);
+
+ private:
+  struct Adopt {};
+  StageLinkSender(Adopt, SharedRegion& region, const StageLinkOptions& options, Device* device);
+  void write_header(Stream& stream, size_t bytes, uint32_t columns, std::span<const uint32_t> live);
+};
+
+/// As StageLinkSender.
+class StageLinkReceiver : public StageLinkEnd {
+ public:
+  /// Checks the region against `options`. Errors name the field and both values.
+  static Result<StageLinkReceiver> open(SharedRegion& region, const StageLinkOptions& options,
+                                        Device* device = nullptr);
+
+  /// Waits for the next transfer and copies its payload of `bytes` to `destination` and its live
+  /// words to `live` (empty: not wanted), in stream order; then the slot is free. When the stream
+  /// runs inline, a header with another sequence, epoch, size, number of columns (unless
+  /// kAnyColumns) or of live words is an error that names the link, the field and both values; the
+  /// destination is untouched and the link does not advance.
+  Result<Transfer> receive(Stream& stream, void* destination, size_t bytes,
+                           uint32_t columns = kAnyColumns, std::span<uint32_t> live = {});
+
+  /// Compares the header of one of the last kStagedHeaders transfers, once the stream has passed
+  /// it.
+  Status check_received(const LinkExpectation& expected) const;
+
+ private:
+  StageLinkReceiver(SharedRegion& region, const StageLinkOptions& options, Device* device);
+  std::byte* staged_header(uint32_t transfer) const;
+};
+
+}  // namespace convoy

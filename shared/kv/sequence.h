@@ -1,0 +1,53 @@
+// One sequence's pages, length and recurrent-state slots.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/ops/step.h"
+#include "shared/kv/page_pool.h"
+
+namespace convoy {
+
+/// A block-table entry that stages must learn: block `block` of row `kv_row` is page group `page`.
+struct PageAssignment {
+  int32_t kv_row;
+  int32_t block;
+  int32_t page;
+};
+
+/// Holds page groups of a pool until destroyed. Not movable: the pool and the step planner refer to it.
+class Sequence {
+ public:
+  /// Row `lane` of the block tables and state slots 2*lane and 2*lane+1 belong to this sequence.
+  Sequence(PagePool& pool, int lane, int max_tokens);
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+  ~Sequence();
+
+  /// Takes the pages that positions length()..length()+count-1 need, appends what stages must learn to `deltas` and
+  /// returns the lane's control values for these columns: the state slots alternate with every call.
+  /// Errors: past max_tokens, no free page group. On an error nothing changed.
+  struct Span {
+    int32_t first_position;
+    int32_t state_source;  // -1 at the start of a sequence
+    int32_t state_destination;
+  };
+  Result<Span> extend(int count, std::vector<PageAssignment>& deltas);
+
+  int length() const { return length_; }
+  int lane() const { return lane_; }
+  int max_tokens() const { return max_tokens_; }
+  int pages() const { return static_cast<int>(pages_.size()); }
+
+ private:
+  PagePool& pool_;
+  int lane_;
+  int max_tokens_;
+  int length_ = 0;
+  int parity_ = 0;  // which of the two slots holds the state
+  std::vector<int32_t> pages_;
+};
+
+}  // namespace convoy

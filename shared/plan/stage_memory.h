@@ -1,0 +1,57 @@
+// Every byte a stage takes, counted before anything is allocated.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+#include "kernels/device/device.h"
+#include "kernels/ops/step.h"
+#include "shared/model/model_config.h"
+
+namespace convoy {
+
+/// Sizes that every stage of one run shares.
+struct StageLimits {
+  int max_context_tokens = 0;
+  int prefill_chunk_tokens = 512;  ///< a multiple of kPageTokens
+  int lanes = 1;                   ///< sequences in one step, 1..kMaxLanes
+  int page_groups = 0;             ///< pages of every KV plane
+  int pages_per_row() const { return (max_context_tokens + kPageTokens - 1) / kPageTokens; }
+  int state_slots() const { return 2 * lanes; }  ///< source and destination of every lane alternate
+  /// Columns of the widest step.
+  int max_columns() const { return prefill_chunk_tokens > lanes ? prefill_chunk_tokens : lanes; }
+};
+
+struct StageMemory {
+  uint64_t weight_bytes = 0;
+  uint64_t kv_bytes = 0;
+  uint64_t state_bytes = 0;      ///< GDN and convolution slots
+  uint64_t workspace_bytes = 0;  ///< activations, control block, block tables
+  uint64_t link_bytes = 0;       ///< the shared segment towards the next stage
+  uint64_t total() const { return weight_bytes + kv_bytes + state_bytes + workspace_bytes + link_bytes; }
+  friend bool operator==(const StageMemory&, const StageMemory&) = default;
+};
+
+/// f32 values per column in each scratch area of a stage: the widest need of its layers.
+struct WorkspaceWidths {
+  int64_t hidden = 0;      ///< residual and normalised input
+  int64_t projection = 0;  ///< fused input projections; gate and up
+  int64_t mixed = 0;       ///< convolved q|k|v
+  int64_t attended = 0;    ///< attention or GDN read-out; SwiGLU output
+  int64_t gates = 0;       ///< g and beta
+};
+WorkspaceWidths workspace_widths(const ModelConfig& config, LayerRange layers);
+
+/// Bytes of one K or V page of one attention layer.
+uint64_t kv_page_bytes(const ModelConfig& config, DeviceKind kind);
+/// Bytes of one GDN state slot, and of one convolution state slot, of one layer.
+uint64_t gdn_state_bytes(const ModelConfig& config);
+uint64_t conv_state_bytes(const ModelConfig& config);
+
+/// What the stage of `layers` takes on its device, without links. Rank 0 adds root_memory().
+StageMemory stage_memory(const ModelConfig& config, LayerRange layers, const StageLimits& limits, DeviceKind kind);
+
+/// Embedding, final norm, head and their buffers.
+StageMemory root_memory(const ModelConfig& config, const StageLimits& limits, DeviceKind kind);
+
+}  // namespace convoy

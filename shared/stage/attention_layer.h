@@ -1,0 +1,28 @@
+// Gated full attention with grouped queries, per-head norms and partial interleaved MRoPE.
+// Source: Hugging Face transformers, Qwen3_5Attention.
+#pragma once
+
+#include "kernels/device/device.h"
+#include "kernels/ops/op_set.h"
+#include "shared/model/model_config.h"
+#include "shared/stage/weights.h"
+#include "shared/stage/workspace.h"
+
+namespace convoy {
+
+/// Owns the K and V planes of one layer. The residual in the workspace is updated in place.
+class AttentionLayer {
+ public:
+  AttentionLayer(Device& device, const ModelConfig& config, int layer, int page_groups);
+  /// `block_tables`: device memory, [rows, pages_per_row].
+  void run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work, const StepView& step,
+           const int32_t* block_tables, int pages_per_row) const;
+  uint64_t kv_bytes() const { return k_.bytes() + v_.bytes(); }
+
+ private:
+  ModelConfig config_;
+  Buffer k_;  // [page_groups, kv_heads, 64, head_dim]
+  Buffer v_;
+};
+
+}  // namespace convoy

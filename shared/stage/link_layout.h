@@ -1,0 +1,16 @@
+// Sizes of the links between stages: both ends compute them from the same plan.
+#pragma once
+
+#include "shared/ipc/stage_link.h"
+#include "shared/plan/stage_memory.h"
+
+namespace convoy {
+
+/// rank r → r+1: every column of the widest step. Two slots: one fills while the other drains.
+StageLinkOptions residual_link_options(const ModelConfig& config, const StageLimits& limits);
+
+/// Last rank → 0: the last live column of each lane. One slot per stage, since rank 0 issues that many prefill chunks before it
+/// consumes the first (with fewer, deep pipelines deadlock).
+StageLinkOptions back_link_options(const ModelConfig& config, const StageLimits& limits, int stages);
+
+}  // namespace convoy

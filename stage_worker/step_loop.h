@@ -1,0 +1,52 @@
+// Executes step-ring entries in order: receive the residual, run the layers, pass it on.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/result.h"
+#include "control.pb.h"
+#include "kernels/device/device.h"
+#include "shared/control/health_state.h"
+#include "shared/control/hold_point.h"
+#include "shared/ipc/stage_link.h"
+#include "shared/ipc/step_ring.h"
+#include "shared/stage/link_layout.h"
+#include "shared/stage/stage_executor.h"
+
+namespace convoy {
+
+struct StepLoopOptions {
+  int rank = 1;
+  int stages = 2;
+  bool last = false;  ///< the residual goes back to rank 0: each lane's last live column only
+  int spin_iterations = 0;
+};
+
+/// Owns the worker's ends of ring and links. Main thread, except release_waiters().
+class StepLoop {
+ public:
+  /// Maps and checks the three regions (ring, incoming, outgoing). Errors name the region.
+  static Result<std::unique_ptr<StepLoop>> open(const StepLoopOptions& options, StageExecutor& executor, Device& device, Stream& stream,
+                                                const proto::OpenLinks& sizes, std::vector<UniqueFd> descriptors);
+
+  /// Runs until `stopping` (then ok) or until ring or link contents are wrong.
+  Status run(HealthState& health, HoldPoint& hold, const std::function<bool()>& stopping);
+  /// Lets a blocked run() look at `stopping`. Any thread, while run() may run.
+  void release_waiters();
+
+ private:
+  StepLoop(const StepLoopOptions& options, StageExecutor& executor, Stream& stream, std::vector<SharedRegion> regions, StepRingReader ring,
+           StageLinkReceiver incoming, StageLinkSender outgoing);
+  Status execute(const ConstStepEntry& entry, HealthState& health);
+
+  StepLoopOptions options_;
+  StageExecutor& executor_;
+  Stream& stream_;
+  std::vector<SharedRegion> regions_;
+  StepRingReader ring_;
+  StageLinkReceiver incoming_;
+  StageLinkSender outgoing_;
+};
+
+}  // namespace convoy
