@@ -30,7 +30,8 @@ std::string format_bytes(uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+  // From 1023.95 on a unit would be printed as 1024.0.
+  while (value >= (unit == 0 ? 1024 : 1023.95) && unit + 1 < std::size(kUnits)) {
     value /= 1024;
     ++unit;
   }

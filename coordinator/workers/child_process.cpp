@@ -8,12 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <string_view>
 
-#include "base/check.h"
 #include "base/exit_code.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX asks for it
@@ -21,7 +22,7 @@ extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX asks
 namespace convoy {
 namespace {
 
-constexpr int kFirstDescriptor = 3;
+constexpr int kFirstDescriptor = 3;  // after stdin, stdout and stderr
 
 // glibc's pidfd_open wrapper is newer than the oldest libc we run on.
 int open_pidfd(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
@@ -77,19 +78,19 @@ ChildProcess ChildProcess::spawn(const SpawnRequest& request) {
   const UniqueFd log(::open(request.stderr_log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!null || !log) throw StartError(fmt::format("cannot write {}: {}", request.stderr_log.native(), std::strerror(errno)));
 
-  // Sources are moved above the target range first, so that no dup2 overwrites a later source.
+  // Sources are moved above the target range first, so that no dup2 overwrites a later source: not those of `descriptors`, and
+  // not `log` where this process itself was started with a closed stdout.
   const int target_end = kFirstDescriptor + static_cast<int>(request.descriptors.size());
+  std::vector<int> inherited{null.get(), null.get(), log.get()};
+  inherited.insert(inherited.end(), request.descriptors.begin(), request.descriptors.end());
   std::vector<UniqueFd> sources;
-  for (const int fd : request.descriptors) {
+  for (const int fd : inherited) {
     sources.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, target_end));
-    CONVOY_CHECK(sources.back().get() >= target_end, "descriptor cannot be duplicated");
+    if (!sources.back()) throw StartError(fmt::format("cannot duplicate descriptor {}: {}", fd, std::strerror(errno)));
   }
   SpawnOptions options;
-  posix_spawn_file_actions_adddup2(options.actions(), null.get(), 0);
-  posix_spawn_file_actions_adddup2(options.actions(), null.get(), 1);
-  posix_spawn_file_actions_adddup2(options.actions(), log.get(), 2);
   for (size_t i = 0; i < sources.size(); ++i) {
-    posix_spawn_file_actions_adddup2(options.actions(), sources[i].get(), kFirstDescriptor + static_cast<int>(i));
+    posix_spawn_file_actions_adddup2(options.actions(), sources[i].get(), static_cast<int>(i));
   }
   posix_spawn_file_actions_addclosefrom_np(options.actions(), target_end);
 
@@ -115,7 +116,8 @@ ChildProcess ChildProcess::spawn(const SpawnRequest& request) {
 }
 
 void ChildProcess::signal(int number) const {
-  if (!exit_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
+  // A pidfd never means another process, so this needs no look at exit_, which another thread may be writing.
+  ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
 }
 
 std::optional<ChildExit> ChildProcess::try_reap() {
@@ -127,9 +129,16 @@ std::optional<ChildExit> ChildProcess::try_reap() {
 }
 
 std::optional<ChildExit> ChildProcess::reap_for(int timeout_ms) {
-  pollfd fd{pidfd_.get(), POLLIN, 0};
-  if (!exit_) ::poll(&fd, 1, timeout_ms);
-  return try_reap();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (int left_ms = timeout_ms;;) {
+    if (const auto exit = try_reap()) return exit;
+    // A signal, or a stop and continue, ends poll early.
+    pollfd fd{pidfd_.get(), POLLIN, 0};
+    if (::poll(&fd, 1, std::max(0, left_ms)) == 0) return try_reap();
+    left_ms = static_cast<int>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count());
+    if (left_ms <= 0) return try_reap();
+  }
 }
 
 }  // namespace convoy

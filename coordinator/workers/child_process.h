@@ -38,6 +38,7 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }
+  /// Nothing happens once the child was reaped. Any thread.
   void signal(int number) const;
   /// Reaps the child if it has ended; later calls return the same.
   std::optional<ChildExit> try_reap();

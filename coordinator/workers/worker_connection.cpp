@@ -12,7 +12,7 @@
 namespace convoy {
 namespace {
 
-// A dying process closes its socket before its parent learns how it ended.
+// Between the end of a dying worker's socket and its own end, whichever comes first.
 constexpr auto kExitGrace = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -35,9 +35,14 @@ WorkerConnection::WorkerConnection(boost::asio::io_context& context, Rank rank, 
 }
 
 void WorkerConnection::start() {
-  channel_->start([self = shared_from_this()](const std::string& payload,
-                                              const std::vector<UniqueFd>& descriptors) { self->on_frame(payload, descriptors); },
-                  [self = shared_from_this()](const std::string& reason) { self->on_closed(reason); });
+  // Weak, since this object owns the channel.
+  channel_->start(
+      [weak = weak_from_this()](const std::string& payload, const std::vector<UniqueFd>& descriptors) {
+        if (const auto self = weak.lock()) self->on_frame(payload, descriptors);
+      },
+      [weak = weak_from_this()](const std::string& reason) {
+        if (const auto self = weak.lock()) self->on_closed(reason);
+      });
   if (child_) watch_child();
   proto::ToWorker message;
   proto::Hello& hello = *message.mutable_hello();
@@ -54,6 +59,7 @@ void WorkerConnection::send(const proto::ToWorker& message, const std::vector<in
 
 void WorkerConnection::close() {
   ending_ = true;
+  stopped_ = true;
   channel_->close();
   grace_.cancel();
   boost::system::error_code ignored;
@@ -63,9 +69,9 @@ void WorkerConnection::close() {
 void WorkerConnection::on_frame(const std::string& payload, const std::vector<UniqueFd>& descriptors) {
   proto::FromWorker message;
   if (!message.ParseFromString(payload) || message.body_case() == proto::FromWorker::BODY_NOT_SET) {
-    return fail(ExitCode::start_failed, fmt::format("sent a malformed message of {} bytes", payload.size()));
+    return fail(broken_rule_code(), fmt::format("sent a malformed message of {} bytes", payload.size()));
   }
-  if (!descriptors.empty()) return fail(ExitCode::start_failed, "sent descriptors that nobody asked for");
+  if (!descriptors.empty()) return fail(broken_rule_code(), "sent descriptors that nobody asked for");
   on_message(message);
 }
 
@@ -104,6 +110,7 @@ void WorkerConnection::on_message(const proto::FromWorker& message) {
 }
 
 void WorkerConnection::on_hello(const proto::Hello& hello) {
+  if (greeted_) return fail(broken_rule_code(), "said Hello twice");
   if (hello.protocol_version() != kProtocolVersion) {
     return fail(ExitCode::start_failed, fmt::format("speaks protocol version {} (build {}), this coordinator version {} (build {})",
                                                     hello.protocol_version(), hello.build_version(), kProtocolVersion, kVersion));
@@ -123,48 +130,60 @@ void WorkerConnection::on_closed(const std::string& reason) {
     callbacks_.update(rank_, [](WorkerStatus& status) { status.phase = WorkerPhase::ended; });
     return;
   }
-  if (!reason.empty()) return fail(greeted_ ? ExitCode::engine_died : ExitCode::start_failed, fmt::format("broke its control connection: {}", reason));
-  if (!child_) return fail(ExitCode::engine_died, "closed its control connection");
-  grace_.expires_after(kExitGrace);
-  grace_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
-    if (!error) self->fail(ExitCode::engine_died, "closed its control connection but is still alive");
-  });
+  closed_reason_ = reason;
+  const bool peer_closed = reason.empty() || reason == kPeerClosedMidFrame;
+  if (!child_ || !peer_closed || child_exit_) return fail_ended();
+  await_other_end();
 }
 
 void WorkerConnection::watch_child() {
   pidfd_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const boost::system::error_code& error) {
-    if (!error) self->on_child_ended();
+    if (!error && !self->stopped_) self->on_child_ended();
   });
 }
 
 void WorkerConnection::on_child_ended() {
-  grace_.cancel();
-  const auto exit = child_->try_reap();
+  child_exit_ = child_->try_reap();
   if (ending_) {
+    grace_.cancel();
     callbacks_.update(rank_, [](WorkerStatus& status) { status.phase = WorkerPhase::ended; });
     return;
   }
-  fail(ExitCode::engine_died, exit ? fmt::format("died: {}", describe(*exit)) : "died");
+  if (closed_reason_) return fail_ended();
+  await_other_end();
+}
+
+void WorkerConnection::await_other_end() {
+  grace_.expires_after(kExitGrace);
+  grace_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (!error) self->fail_ended();
+  });
+}
+
+void WorkerConnection::fail_ended() {
+  grace_.cancel();
+  if (child_exit_) return fail(ExitCode::engine_died, fmt::format("died: {}", describe(*child_exit_)));
+  const std::string reason = closed_reason_.value_or("");
+  if (!reason.empty()) return fail(broken_rule_code(), fmt::format("broke its control connection: {}", reason));
+  fail(ExitCode::engine_died, child_ ? "closed its control connection but is still alive" : "closed its control connection");
 }
 
 void WorkerConnection::fail(ExitCode code, const std::string& what) {
   if (failed_ || ending_) return;
   failed_ = true;
-  std::string message = fmt::format("{} {}", who(), what);
-  if (const std::string line = last_log_line(); !line.empty()) message += fmt::format("; its last log line: {}", line);
-  callbacks_.failed(rank_, {code, message});
+  callbacks_.failed(rank_, {code, fmt::format("{} {}{}", who(), what, last_words())});
 }
 
 std::string WorkerConnection::who() const { return fmt::format("stage {} (pid {}, device {})", rank_.value, pid_, device_); }
 
-std::string WorkerConnection::last_log_line() const {
+std::string WorkerConnection::last_words() const {
   if (log_path_.empty()) return "";
   std::ifstream in(log_path_);
   std::string last;
   for (std::string line; std::getline(in, line);) {
     if (!line.empty()) last = line;
   }
-  return last;
+  return last.empty() ? "" : fmt::format("; its last log line: {}", last);
 }
 
 }  // namespace convoy

@@ -58,8 +58,11 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
   void close();
 
   Rank rank() const { return rank_; }
+  const std::string& device() const { return device_; }
   /// Null for attached workers.
   ChildProcess* child() { return child_ ? &*child_ : nullptr; }
+  /// "; its last log line: …", or "" without one. Any thread.
+  std::string last_words() const;
 
  private:
   void on_frame(const std::string& payload, const std::vector<UniqueFd>& descriptors);
@@ -68,10 +71,15 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
   void on_closed(const std::string& reason);
   void watch_child();
   void on_child_ended();
+  /// The socket's end and the child's end come in any order; waits for the other one, so that what a dying worker said last is
+  /// read and how it ended is known, but not for ever.
+  void await_other_end();
+  void fail_ended();
+  /// For a worker that breaks the rules: start-up failed before its Hello, later the engine died.
+  ExitCode broken_rule_code() const { return greeted_ ? ExitCode::engine_died : ExitCode::start_failed; }
   void fail(ExitCode code, const std::string& what);
   /// "stage 2 (pid 123, device cpu)".
   std::string who() const;
-  std::string last_log_line() const;
 
   boost::asio::io_context& context_;
   Rank rank_;
@@ -81,11 +89,14 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
   Callbacks callbacks_;
   std::shared_ptr<FrameChannel> channel_;
   boost::asio::posix::stream_descriptor pidfd_;
-  boost::asio::steady_timer grace_;  // between a closed socket and the child's end
+  boost::asio::steady_timer grace_;  // between the end of the socket and the end of the child
+  std::optional<std::string> closed_reason_;
+  std::optional<ChildExit> child_exit_;
   int pid_ = 0;
   bool greeted_ = false;
   bool ending_ = false;
   bool failed_ = false;
+  bool stopped_ = false;  // close() was called: the child belongs to the main thread
 };
 
 }  // namespace convoy

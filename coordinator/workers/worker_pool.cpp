@@ -21,8 +21,6 @@ namespace convoy {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kHelloTimeoutMs = 10'000;
-constexpr int kLinksTimeoutMs = 30'000;
 constexpr int kConnectTimeoutMs = 1'000;
 constexpr int kShutdownMs = 2'000;
 constexpr int kTermMs = 1'000;
@@ -38,7 +36,7 @@ void fill(proto::StageMemory& out, const StageMemory& in) {
 
 }  // namespace
 
-WorkerPool::WorkerPool() : work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM) {
+WorkerPool::WorkerPool(WorkerTimeouts timeouts) : timeouts_(timeouts), work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM) {
   wait_for_signals();
   sigset_t handled, before;
   sigfillset(&handled);
@@ -90,7 +88,10 @@ void WorkerPool::add(Rank rank, const std::string& device, UniqueFd socket, std:
     if (child) status_.back().pid = child->pid();
   }
   auto worker = std::make_shared<WorkerConnection>(context_, rank, device, std::move(socket), std::move(child), log_path, callbacks);
-  workers_.push_back(worker);
+  {
+    const std::lock_guard lock(mutex_);
+    workers_.push_back(worker);
+  }
   boost::asio::post(context_, [worker] { worker->start(); });
 }
 
@@ -132,14 +133,16 @@ void WorkerPool::wait_all(const std::function<bool(const WorkerStatus&)>& reache
     const auto late = std::find_if_not(status_.begin(), status_.end(), reached);
     if (late == status_.end()) return;
     if (timeout_ms >= 0 && Clock::now() >= deadline) {
-      throw StartError(fmt::format("stage {} (pid {}) did not {} within {} s", late - status_.begin() + 1, late->pid, what, timeout_ms / 1000));
+      const WorkerConnection& worker = *workers_[static_cast<size_t>(late - status_.begin())];
+      throw StartError(fmt::format("stage {} (pid {}, device {}) did not {} within {} s{}", worker.rank().value, late->pid, worker.device(),
+                                   what, timeout_ms / 1000.0, worker.last_words()));
     }
     changed_.wait_for(lock, kTick);
   }
 }
 
 void WorkerPool::begin_load(const StagePlan& plan, const WorkerSettings& settings) {
-  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::greeted; }, kHelloTimeoutMs, "say Hello");
+  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::greeted; }, timeouts_.hello_ms, "say Hello");
   for (const auto& worker : workers_) {
     const StageAssignment& stage = plan.stages[static_cast<size_t>(worker->rank().value)];
     proto::ToWorker message;
@@ -177,7 +180,7 @@ void WorkerPool::open_links(const std::vector<WorkerLinks>& links, int spin_iter
     open.set_spin_iterations(static_cast<uint32_t>(spin_iterations));
     workers_[i]->send(message, {links[i].ring_fd, links[i].incoming_fd, links[i].outgoing_fd});
   }
-  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::links_open; }, kLinksTimeoutMs, "open its links");
+  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::links_open; }, timeouts_.links_ms, "open its links");
 }
 
 std::vector<std::optional<proto::StageHealth>> WorkerPool::ask_health(int timeout_ms) {
@@ -248,6 +251,7 @@ void WorkerPool::end() {
 }
 
 void WorkerPool::kill_all() {
+  const std::lock_guard lock(mutex_);
   for (const auto& worker : workers_) {
     if (worker->child() != nullptr) worker->child()->signal(SIGKILL);
   }

@@ -27,13 +27,19 @@ struct WorkerSettings {
   std::string test_hold;
 };
 
+/// How long a worker may take for what should be quick.
+struct WorkerTimeouts {
+  int hello_ms = 10'000;
+  int links_ms = 30'000;
+};
+
 /// One control thread runs every conversation and the signals; all members are called on the main thread unless they say
 /// otherwise. Ends with no process of ours alive, whatever happens.
 class WorkerPool {
  public:
   /// Starts the control thread. SIGINT and SIGTERM from now on set cancelled(); a second one kills every worker at once and
   /// ends this process by that signal.
-  WorkerPool();
+  explicit WorkerPool(WorkerTimeouts timeouts = {});
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -82,12 +88,13 @@ class WorkerPool {
   bool wait_ended(int timeout_ms);
   void kill_all();
 
+  WorkerTimeouts timeouts_;
   boost::asio::io_context context_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::signal_set signals_;
-  std::vector<std::shared_ptr<WorkerConnection>> workers_;
 
   mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<WorkerConnection>> workers_;  // changed under mutex_, by the main thread only
   std::condition_variable changed_;
   std::vector<WorkerStatus> status_;
   std::optional<WorkerFailure> failure_;

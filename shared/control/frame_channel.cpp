@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "base/check.h"
 
@@ -68,21 +69,35 @@ void FrameChannel::read_some() {
   const ssize_t count = ::recvmsg(socket_.native_handle(), &message, MSG_CMSG_CLOEXEC);
   if (count < 0) {
     if (errno == EAGAIN || errno == EINTR) return wait_readable();
+    if (errno == ECONNRESET) return peer_closed();
     return fail(std::strerror(errno));
   }
-  take_descriptors(message, received_);
-  if (count == 0) return fail(decoder_.mid_frame() ? "the peer closed in the middle of a frame" : "");
-  decoder_.feed({bytes.data(), static_cast<size_t>(count)});
+  std::vector<UniqueFd> descriptors;
+  take_descriptors(message, descriptors);
+  if ((message.msg_flags & MSG_CTRUNC) != 0) return fail(fmt::format("more than {} descriptors with a frame", kMaxDescriptors));
+  if (count == 0) return peer_closed();
+  std::string_view text{bytes.data(), static_cast<size_t>(count)};
+  if (!descriptors.empty()) {
+    // The kernel joins earlier frames to the one that brings descriptors, and never reads past it: they belong to the last byte.
+    decoder_.feed(text.substr(0, text.size() - 1));
+    text.remove_prefix(text.size() - 1);
+    deliver();
+    if (closed_) return;
+    std::move(descriptors.begin(), descriptors.end(), std::back_inserter(received_));
+    if (received_.size() > kMaxDescriptors) return fail(fmt::format("more than {} descriptors with a frame", kMaxDescriptors));
+  }
+  decoder_.feed(text);
   deliver();
   if (!closed_) wait_readable();
 }
+
+void FrameChannel::peer_closed() { fail(decoder_.mid_frame() ? kPeerClosedMidFrame : ""); }
 
 void FrameChannel::deliver() {
   while (!closed_) {
     auto next = decoder_.next();
     if (!next) return fail(next.error());
     if (!next.value()) return;
-    // Descriptors ride with the first byte of their frame, and only one kind of message carries any.
     on_frame_(*next.value(), std::exchange(received_, {}));
   }
 }
@@ -96,7 +111,7 @@ void FrameChannel::send(const google::protobuf::MessageLite& message, const std:
     CONVOY_CHECK(outgoing->descriptors.back().get() >= 0, "descriptor cannot be duplicated");
   }
   boost::asio::post(context_, [self = shared_from_this(), outgoing] {
-    if (self->closed_) return;
+    if (self->closed_ || self->peer_gone_) return;
     self->outgoing_.push_back(std::move(*outgoing));
     if (!self->writing_) self->write_some();
   });
@@ -132,6 +147,12 @@ void FrameChannel::write_some() {
         if (error) return self->fail(error.message());
         self->write_some();
       });
+      return;
+    }
+    if (count < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+      // Its last words may still be unread.
+      peer_gone_ = true;
+      outgoing_.clear();
       return;
     }
     if (count < 0) return fail(std::strerror(errno));

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 
 #include "shared/control/frame.h"
@@ -32,9 +33,12 @@ Result<proto::StageHealth> ask_health(const std::filesystem::path& socket_path, 
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd fd{socket.value().get(), POLLIN, 0};
-    if (left <= 0 || ::poll(&fd, 1, static_cast<int>(left)) <= 0) return Error{fmt::format("not answering within {} ms", deadline_ms)};
+    const int ready = left <= 0 ? 0 : ::poll(&fd, 1, static_cast<int>(left));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return Error{fmt::format("not answering within {} ms", deadline_ms)};
     std::array<char, 4096> bytes;
     const ssize_t count = ::recv(socket.value().get(), bytes.data(), bytes.size(), 0);
+    if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return Error{"closed without an answer"};
     decoder.feed({bytes.data(), static_cast<size_t>(count)});
   }

@@ -14,6 +14,11 @@
 #include "shared/control/unix_socket.h"
 
 namespace convoy {
+namespace {
+
+constexpr int kRetryMs = 20;
+
+}  // namespace
 
 HealthServer::HealthServer(std::filesystem::path socket_path, const HealthState& state)
     : socket_path_(std::move(socket_path)), state_(state) {
@@ -44,7 +49,11 @@ void HealthServer::serve() {
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents != 0) return;
     const UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!client) continue;
+    if (!client) {
+      // Out of descriptors, most likely: the client stays in the backlog, so poll would return at once again and again.
+      ::poll(&fds[1], 1, kRetryMs);
+      continue;
+    }
     // The answer is far smaller than a socket buffer, so it never blocks on a client that does not read.
     const std::string frame = encode_frame(state_.snapshot());
     [[maybe_unused]] const ssize_t sent = ::send(client.get(), frame.data(), frame.size(), MSG_NOSIGNAL);

@@ -40,7 +40,7 @@ void HealthState::set_description(const proto::StageHealth& description) {
 
 void HealthState::reset(proto::StageHealth::State state) {
   set_description({});
-  for (auto* counter : {&loaded_bytes_, &total_load_bytes_, &page_groups_used_, &steps_, &busy_ns_, &wait_ns_, &received_bytes_, &sent_bytes_}) {
+  for (auto* counter : {&loaded_bytes_, &total_load_bytes_, &free_bytes_, &page_groups_used_, &steps_, &busy_ns_, &wait_ns_, &received_bytes_, &sent_bytes_}) {
     counter->store(0, std::memory_order_relaxed);
   }
   last_step_at_ns_.store(0, std::memory_order_relaxed);
@@ -73,7 +73,6 @@ proto::StageHealth HealthState::snapshot() const {
     health = description_;
     health.set_last_error(last_error_);
   }
-  const double now_s = std::chrono::duration<double>(Clock::now() - started_).count();
   const uint64_t steps = steps_.load(std::memory_order_acquire);
   health.set_state(state());
   health.set_loaded_bytes(loaded_bytes_.load(std::memory_order_relaxed));
@@ -85,6 +84,9 @@ proto::StageHealth HealthState::snapshot() const {
   health.set_wait_s(static_cast<double>(wait_ns_.load(std::memory_order_relaxed)) / kNanoseconds);
   health.set_received_bytes(received_bytes_.load(std::memory_order_relaxed));
   health.set_sent_bytes(sent_bytes_.load(std::memory_order_relaxed));
+  // The clock is read after the last step's time, so that no step lies in the future.
+  const double last_step_s = static_cast<double>(last_step_at_ns_.load(std::memory_order_relaxed)) / kNanoseconds;
+  const double now_s = std::chrono::duration<double>(Clock::now() - started_).count();
   health.set_uptime_s(now_s);
   if (steps > 0) {
     std::vector<float> recent;
@@ -93,7 +95,7 @@ proto::StageHealth HealthState::snapshot() const {
     std::sort(recent.begin(), recent.end());
     health.set_p50_step_ms(percentile(recent, 0.50));
     health.set_p95_step_ms(percentile(recent, 0.95));
-    health.set_since_last_step_s(now_s - static_cast<double>(last_step_at_ns_.load(std::memory_order_relaxed)) / kNanoseconds);
+    health.set_since_last_step_s(std::max(0.0, now_s - last_step_s));
   }
   return health;
 }

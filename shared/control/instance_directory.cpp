@@ -21,10 +21,15 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr size_t kMaxNameLength = 32;
-constexpr const char* kLockName = "lock";
+// No plain word: a folder with such a file in it is an instance's, and only those are ever removed.
+constexpr const char* kLockName = "convoy-instance.lock";
+constexpr const char* kNewFolderName = ".new-instance";
 constexpr const char* kInfoName = "instance.json";
 
 std::string last_error() { return std::strerror(errno); }
+
+// "/run/x/" and "/run/x" name the same directory, but only the second can be asked whether it is a link.
+fs::path without_trailing_slash(fs::path path) { return path.has_filename() || !path.has_parent_path() ? path : path.parent_path(); }
 
 // Refuses a root that somebody else could write to: sockets in it are as good as commands.
 void check_root(const fs::path& root) {
@@ -44,7 +49,7 @@ void check_root(const fs::path& root) {
 
 UniqueFd open_lock(const fs::path& path) { return UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)); }
 
-// Held while folders are made or removed, so that a folder without its lock yet is never taken for a dead one.
+// Held while folders are made or removed, so that nobody sees half a folder.
 UniqueFd lock_root(const fs::path& root) {
   UniqueFd lock = open_lock(root / ".lock");
   if (!lock || ::flock(lock.get(), LOCK_EX) != 0) {
@@ -53,18 +58,35 @@ UniqueFd lock_root(const fs::path& root) {
   return lock;
 }
 
-bool lock_is_free(const fs::path& folder) {
+enum class LockState { held, free, none };
+
+// Probes take the shared lock, so that two of them never see each other.
+LockState lock_state(const fs::path& folder) {
   const UniqueFd lock(::open((folder / kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!lock) return errno == ENOENT;
-  return ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!lock) return errno == ENOENT || errno == ENOTDIR ? LockState::none : LockState::held;
+  return ::flock(lock.get(), LOCK_SH | LOCK_NB) == 0 ? LockState::free : LockState::held;
 }
 
-// Only with the root locked.
+bool is_instance(const fs::directory_entry& entry, LockState state) {
+  std::error_code ignored;
+  return !entry.is_symlink(ignored) && entry.is_directory(ignored) && entry.path().filename() != kNewFolderName &&
+         lock_state(entry.path()) == state;
+}
+
+// The lock goes last: a folder whose removal was cut short is still known as a dead instance.
+void remove_folder(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().filename() != kLockName) fs::remove_all(entry.path(), ignored);
+  }
+  fs::remove_all(folder, ignored);
+}
+
+// Only with the root locked. What has no lock of ours is somebody else's and stays.
 void sweep(const fs::path& root) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(root, ignored)) {
-    if (entry.is_symlink() || !entry.is_directory()) continue;
-    if (lock_is_free(entry.path())) fs::remove_all(entry.path(), ignored);
+    if (is_instance(entry, LockState::free)) remove_folder(entry.path());
   }
 }
 
@@ -86,15 +108,16 @@ void prepare_root(const fs::path& root) {
 }  // namespace
 
 fs::path runtime_root(const std::string& flag) {
-  if (!flag.empty()) return fs::absolute(flag).lexically_normal();
+  if (!flag.empty()) return without_trailing_slash(fs::absolute(flag).lexically_normal());
   if (const char* base = std::getenv("XDG_RUNTIME_DIR"); base != nullptr && base[0] == '/') return fs::path(base) / "convoy";
   return fmt::format("/tmp/convoy-{}", ::geteuid());
 }
 
-InstanceDirectory InstanceDirectory::create(const fs::path& root, const std::string& wanted) {
+InstanceDirectory InstanceDirectory::create(const fs::path& wanted_root, const std::string& wanted) {
   if (!wanted.empty() && !is_plain_name(wanted)) {
     throw StartError(fmt::format("instance name '{}' is not a word of 1 to {} letters, digits, '-', '_' and '.'", wanted, kMaxNameLength));
   }
+  const fs::path root = without_trailing_slash(wanted_root);
   prepare_root(root);
   const UniqueFd root_lock = lock_root(root);
   sweep(root);
@@ -103,21 +126,32 @@ InstanceDirectory InstanceDirectory::create(const fs::path& root, const std::str
   // A pid can be taken twice where several pid namespaces share the directory.
   for (int suffix = 2; wanted.empty() && fs::exists(root / name); ++suffix) name = fmt::format("run-{}-{}", ::getpid(), suffix);
   const fs::path path = root / name;
-  if (::mkdir(path.c_str(), 0700) != 0) {
-    if (errno == EEXIST) throw StartError(fmt::format("instance '{}' is already running (in {})", name, root.native()));
-    throw StartError(fmt::format("cannot create {}: {}", path.native(), last_error()));
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0) {
+    if (instance_alive(path)) throw StartError(fmt::format("instance '{}' is already running (in {})", name, root.native()));
+    throw StartError(fmt::format("{} exists and is no instance of Convoy; choose another name or --runtime-dir", path.native()));
   }
-  UniqueFd lock = open_lock(path / kLockName);
+  // The folder gets its name when it is locked: one that a crash left without a lock would keep the name for ever.
+  const fs::path unnamed = root / kNewFolderName;
+  remove_folder(unnamed);
+  if (::mkdir(unnamed.c_str(), 0700) != 0) throw StartError(fmt::format("cannot create {}: {}", unnamed.native(), last_error()));
+  UniqueFd lock = open_lock(unnamed / kLockName);
   if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    throw StartError(fmt::format("cannot lock {}: {}", (path / kLockName).native(), last_error()));
+    throw StartError(fmt::format("cannot lock {}: {}", (unnamed / kLockName).native(), last_error()));
   }
+  if (::rename(unnamed.c_str(), path.c_str()) != 0) throw StartError(fmt::format("cannot create {}: {}", path.native(), last_error()));
   return InstanceDirectory(path, name, std::move(lock));
 }
 
 InstanceDirectory::~InstanceDirectory() {
   if (path_.empty()) return;
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  UniqueFd root_lock;
+  try {
+    root_lock = lock_root(path_.parent_path());
+  } catch (const StartError&) {
+    // The root is gone or not ours any more; what is left of the folder goes all the same.
+  }
+  remove_folder(path_);
 }
 
 void InstanceDirectory::publish(const InstanceInfo& info) const {
@@ -146,7 +180,8 @@ fs::path health_socket_path(const fs::path& instance, int rank) { return instanc
 fs::path control_socket_path(const fs::path& instance, int rank) { return instance / fmt::format("stage-{}.sock", rank); }
 fs::path worker_log_path(const fs::path& instance, int rank) { return instance / fmt::format("stage-{}.log", rank); }
 
-std::vector<fs::path> sweep_and_list_instances(const fs::path& root) {
+std::vector<fs::path> sweep_and_list_instances(const fs::path& wanted_root) {
+  const fs::path root = without_trailing_slash(wanted_root);
   std::vector<fs::path> instances;
   struct stat info {};
   if (::lstat(root.c_str(), &info) != 0 && errno == ENOENT) return instances;
@@ -155,13 +190,13 @@ std::vector<fs::path> sweep_and_list_instances(const fs::path& root) {
   sweep(root);
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(root, ignored)) {
-    if (!entry.is_symlink() && entry.is_directory()) instances.push_back(entry.path());
+    if (is_instance(entry, LockState::held)) instances.push_back(entry.path());
   }
   std::sort(instances.begin(), instances.end());
   return instances;
 }
 
-bool instance_alive(const fs::path& instance) { return fs::exists(instance) && !lock_is_free(instance); }
+bool instance_alive(const fs::path& instance) { return lock_state(instance) == LockState::held; }
 
 Result<InstanceInfo> read_instance_info(const fs::path& instance) {
   std::ifstream in(instance / kInfoName);

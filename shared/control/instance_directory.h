@@ -28,7 +28,7 @@ struct InstanceInfo {
   std::vector<InstanceMember> members;
 };
 
-/// `flag` if not empty, else $XDG_RUNTIME_DIR/convoy, else /tmp/convoy-<uid>. Nothing is created.
+/// `flag` made absolute if not empty, else $XDG_RUNTIME_DIR/convoy, else /tmp/convoy-<uid>. Nothing is created.
 std::filesystem::path runtime_root(const std::string& flag);
 
 /// Owner of one instance's folder <root>/<name>. Moved-from: owns nothing.
@@ -38,7 +38,7 @@ class InstanceDirectory {
  public:
   /// Creates <root> (0700) and the folder, after sweeping the folders of dead instances. `name` empty: made from the pid.
   /// Throws StartError: root is a link, not a directory, another user's, or open to others; the name is in use by a living
-  /// instance or is no plain word of at most 32 letters, digits, '-', '_' and '.'.
+  /// instance or by something else, or is no plain word of at most 32 letters, digits, '-', '_' and '.'.
   static InstanceDirectory create(const std::filesystem::path& root, const std::string& name);
   InstanceDirectory(InstanceDirectory&&) noexcept = default;
   InstanceDirectory& operator=(InstanceDirectory&&) = delete;
@@ -66,7 +66,8 @@ std::filesystem::path health_socket_path(const std::filesystem::path& instance, 
 std::filesystem::path control_socket_path(const std::filesystem::path& instance, int rank);
 std::filesystem::path worker_log_path(const std::filesystem::path& instance, int rank);
 
-/// Living instances under `root`, by name. Folders of dead ones are removed on the way. A root that does not exist has none.
+/// Living instances under `root`, by name. Folders of dead ones are removed on the way; whatever holds no lock of an instance
+/// is left alone, since people may point --runtime-dir at a directory with other things in it. A root that does not exist has none.
 /// Throws StartError as create() does.
 std::vector<std::filesystem::path> sweep_and_list_instances(const std::filesystem::path& root);
 

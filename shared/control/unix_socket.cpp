@@ -53,6 +53,8 @@ Result<UniqueFd> connect_unix(const std::filesystem::path& path, int timeout_ms)
   const timeval timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1000};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.value()), sizeof(sockaddr_un)) != 0) {
+    // The listener lives and accepts nobody.
+    if (errno == EAGAIN) return Error{fmt::format("{} is not answering within {} ms", path.native(), timeout_ms)};
     return failure("cannot connect to", path);
   }
   return fd;

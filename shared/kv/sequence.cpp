@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
+
 namespace convoy {
 
 Sequence::Sequence(PagePool& pool, int lane, int max_tokens) : pool_(pool), lane_(lane), max_tokens_(max_tokens) {}
@@ -11,10 +13,11 @@ Sequence::~Sequence() {
 }
 
 Result<Sequence::Span> Sequence::extend(int count, std::vector<PageAssignment>& deltas) {
-  const int end = length_ + count;
-  if (end > max_tokens_) {
-    return Error{fmt::format("{} tokens do not fit the context of {}", end, max_tokens_)};
+  CONVOY_CHECK_OP(count, >=, 1);  // the slots alternate, so an empty step would name one that nobody wrote
+  if (count > max_tokens_ - length_) {
+    return Error{fmt::format("{} tokens do not fit the context of {}", int64_t{length_} + count, max_tokens_)};
   }
+  const int end = length_ + count;
   const int needed = (end + kPageTokens - 1) / kPageTokens - pages();
   if (needed > pool_.capacity() - pool_.used()) {
     return Error{fmt::format("{} more page groups needed, {} of {} free", needed, pool_.capacity() - pool_.used(), pool_.capacity())};

@@ -26,7 +26,7 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
   ~Sequence();
 
-  /// Takes the pages that positions length()..length()+count-1 need, appends what stages must learn to `deltas` and
+  /// Takes the pages that positions length()..length()+count-1 need (`count` at least 1, checked), appends what stages must learn to `deltas` and
   /// returns the lane's control values for these columns: the state slots alternate with every call.
   /// Errors: past max_tokens, no free page group. On an error nothing changed.
   struct Span {

@@ -25,11 +25,14 @@ std::vector<std::string_view> split_commas(std::string_view text) {
 }
 
 std::optional<int> parse_int(std::string_view text, int least, int most) {
+  if (text.starts_with('-')) return std::nullopt;  // "-0" would pass as 0
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) return std::nullopt;
   return value;
 }
+
+char lower_hex(char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 bool is_hex_groups(std::string_view text, std::string_view shape) {
   // In `shape`, 'x' stands for one hexadecimal digit and anything else for itself.
@@ -39,16 +42,27 @@ bool is_hex_groups(std::string_view text, std::string_view shape) {
          });
 }
 
+// One device has one spelling: lower-case digits, and the four-digit domain where the domain fits it.
+std::string normalised_pci_id(std::string_view text) {
+  std::string id(text);
+  std::transform(id.begin(), id.end(), id.begin(), lower_hex);
+  if (id.size() == std::string_view("xx:xx.x").size()) return "0000:" + id;
+  if (id.size() == std::string_view("xxxxxxxx:xx:xx.x").size() && id.starts_with("0000")) id.erase(0, 4);
+  return id;
+}
+
 std::optional<DeviceSpec> parse_one(std::string_view text) {
   if (text == "cpu") return DeviceSpec{DeviceKind::cpu, "cpu"};
   std::string_view number = text;
   if (number.starts_with("cuda:")) number.remove_prefix(5);
   if (const auto ordinal = parse_int(number, 0, 127)) return DeviceSpec{DeviceKind::cuda, fmt::format("cuda:{}", *ordinal)};
   if (text.starts_with("GPU-") && is_hex_groups(text.substr(4), "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")) {
-    return DeviceSpec{DeviceKind::cuda, std::string(text)};
+    std::string uuid(text);
+    std::transform(uuid.begin() + 4, uuid.end(), uuid.begin() + 4, lower_hex);
+    return DeviceSpec{DeviceKind::cuda, std::move(uuid)};
   }
   for (const std::string_view shape : {"xxxx:xx:xx.x", "xxxxxxxx:xx:xx.x", "xx:xx.x"}) {
-    if (is_hex_groups(text, shape)) return DeviceSpec{DeviceKind::cuda, std::string(text)};
+    if (is_hex_groups(text, shape)) return DeviceSpec{DeviceKind::cuda, normalised_pci_id(text)};
   }
   return std::nullopt;
 }

@@ -78,6 +78,7 @@ std::vector<LayerRange> split_by_weight(std::span<const uint64_t> layer_bytes, u
 StagePlan make_stage_plan(const ModelConfig& config, const std::vector<DeviceSpec>& devices, const std::vector<int>& stage_layers,
                           const StageLimits& limits) {
   const auto stages = static_cast<int>(devices.size());
+  CONVOY_CHECK_OP(stages, >=, 1);
   if (stages > config.num_layers) {
     throw UsageError(fmt::format("--devices names {} stages, the model has only {} layers", stages, config.num_layers));
   }
