@@ -147,6 +147,7 @@ void Session::describe() {
 void Session::serve(const proto::OpenLinks& message, std::vector<UniqueFd> descriptors) {
   if (!executor_) throw StartError("OpenLinks: no stage is loaded");
   if (descriptors.size() != 3) throw StartError(fmt::format("OpenLinks: {} descriptors, 3 expected", descriptors.size()));
+  device_->set_wait_spins(static_cast<int>(message.spin_iterations()));
   auto loop = StepLoop::open({.rank = rank_, .stages = stages_, .last = rank_ == stages_ - 1, .spin_iterations = static_cast<int>(message.spin_iterations())},
                              *executor_, *device_, *stream_, message, std::move(descriptors));
   if (!loop) return send_error(proto::StageError::LINK, loop.error());

@@ -47,7 +47,7 @@ Status Engine::issue(std::span<const int32_t> ids) {
   for (const PageAssignment& delta : step_.deltas) executor_.set_page(*stream_, delta.kv_row, delta.block, delta.page);
   root_.embed(*stream_, ids, executor_.residual());
   executor_.run(*stream_, step_.control, step_.lane_count(), step_.width, step_.position_class);
-  issue_busy_ += seconds_since(begin);
+  busy_ += seconds_since(begin);
   health_.set_page_groups_used(static_cast<uint64_t>(pages_.used()));
   if (pipeline_ == nullptr) return {};
   health_.add_traffic(0, static_cast<uint64_t>(step_.columns()) * static_cast<uint64_t>(executor_.hidden()) * sizeof(float));
@@ -67,9 +67,15 @@ Status Engine::collect(int lanes) {
     const float* last = executor_.last_columns(*stream_, {valid.data(), static_cast<size_t>(lanes)}, step_.width);
     stream_->copy(root_.last_columns(), last, bytes);
   }
-  const double waited = pipeline_ != nullptr ? seconds_since(begin) : 0;
-  health_.add_step(std::exchange(issue_busy_, 0), waited);
+  waited_ += pipeline_ != nullptr ? seconds_since(begin) : 0;
   return {};
+}
+
+void Engine::choose(int lanes, std::span<int32_t> next) {
+  const auto begin = Clock::now();
+  root_.choose(*stream_, lanes, next);
+  health_.add_step(std::exchange(busy_, 0) + seconds_since(begin), std::exchange(waited_, 0));
+  health_.set_state(proto::StageHealth::READY);
 }
 
 Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids) {
@@ -94,8 +100,7 @@ Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids
     if (Status status = collect(1); !status) return Error{status.error()};
   }
   int32_t next = -1;
-  root_.choose(*stream_, 1, {&next, 1});
-  health_.set_state(proto::StageHealth::READY);
+  choose(1, {&next, 1});
   return next;
 }
 
@@ -105,8 +110,7 @@ Status Engine::decode(std::span<Sequence* const> sequences, std::span<const int3
   if (Status status = plan_step(sequences, {columns.data(), sequences.size()}, PositionClass::generated, step_); !status) return status;
   if (Status status = issue(ids); !status) return status;
   if (Status status = collect(static_cast<int>(sequences.size())); !status) return status;
-  root_.choose(*stream_, static_cast<int>(sequences.size()), next);
-  health_.set_state(proto::StageHealth::READY);
+  choose(static_cast<int>(sequences.size()), next);
   return {};
 }
 

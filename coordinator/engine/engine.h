@@ -55,9 +55,9 @@ class Engine {
   StageMemory memory() const;
 
  private:
-  using Seconds = double;
   Status issue(std::span<const int32_t> ids);
   Status collect(int lanes);
+  void choose(int lanes, std::span<int32_t> next);
 
   Device& device_;
   HealthState& health_;
@@ -71,7 +71,8 @@ class Engine {
   Pipeline* pipeline_ = nullptr;
   std::function<bool()> cancelled_ = [] { return false; };
   PlannedStep step_;
-  Seconds issue_busy_ = 0;  // of steps whose residual has not come back
+  double busy_ = 0;    // seconds of the step that is not reported yet: one token, or a whole prompt
+  double waited_ = 0;  // for the last stage
 };
 
 }  // namespace convoy

@@ -163,6 +163,7 @@ void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, co
 void EngineRun::connect(const ModelConfig& config) {
   if (plan_.stages.size() < 2) return;
   const int spins = spin_iterations(plan_.stages.size());
+  device_->set_wait_spins(spins);
   pipeline_ = std::make_unique<Pipeline>(*device_, config, plan_, spins);
   pool_->open_links(pipeline_->worker_links(), spins);
   engine_->connect(*pipeline_);

@@ -29,10 +29,8 @@ class CpuDevice final : public Device {
   bool supports_graphs() const override { return false; }
   bool supports_memory_export() const override { return false; }
 
-  /// How often a stream's wait_value looks at the word before it sleeps: 0 (the start value) where
-  /// more processes than cores wait for each other. Counts for every stream of this device from the
-  /// next wait on.
-  void set_wait_spins(int spins) { wait_spins_.store(spins, std::memory_order_relaxed); }
+  /// Counts for every stream of this device from the next wait on.
+  void set_wait_spins(int spins) override { wait_spins_.store(spins, std::memory_order_relaxed); }
 
   ThreadPool& pool() { return pool_; }
 

@@ -72,6 +72,10 @@ class Device {
   /// The operations of this device (kernels/ops).
   virtual OpSet& ops() = 0;
 
+  /// How often a stream that waits on the host looks at a word before it sleeps; 0 at the start. More than 0 pays only where
+  /// no more processes than cores wait for each other. No effect on devices whose streams wait by themselves.
+  virtual void set_wait_spins(int spins) { (void)spins; }
+
   /// Whether work on a stream can be captured once and replayed.
   virtual bool supports_graphs() const = 0;
   /// Whether device memory can be exported to another process (peer and local links).
