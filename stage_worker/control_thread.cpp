@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
+#include <utility>
 
 #include "base/exit_code.h"
 #include "base/log.h"
@@ -55,18 +56,18 @@ ControlThread::~ControlThread() {
 }
 
 void ControlThread::accept() {
+  if (std::exchange(accepting_, true)) return;
   acceptor_.async_wait(boost::asio::socket_base::wait_read, [this](const boost::system::error_code& error) {
-    if (error) return;
-    UniqueFd socket(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket) {
-      if (channel_) {
-        refuse(std::move(socket));
-      } else if (!stopping()) {
-        begin_conversation(std::move(socket));
-      }
-    }
+    accepting_ = false;
     // Between two conversations newcomers wait in the backlog until everything is freed.
-    if (!stopping()) accept();
+    if (error || stopping()) return;
+    UniqueFd socket(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket && channel_) {
+      refuse(std::move(socket));
+    } else if (socket) {
+      begin_conversation(std::move(socket));
+    }
+    accept();
   });
 }
 
@@ -149,7 +150,8 @@ void ControlThread::fail(const std::string& what) {
   send(message);
   // Behind the error in the queue, so that the coordinator reads it first.
   boost::asio::post(context_, [this, what] {
-    if (channel_) channel_->close();
+    if (!channel_) return;  // a second bad frame of a conversation that has ended
+    channel_->close();
     on_closed(what);
   });
 }

@@ -68,6 +68,7 @@ class ControlThread {
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::shared_ptr<FrameChannel> channel_;  // control thread only, but for send() under mutex_
   bool greeted_ = false;
+  bool accepting_ = false;  // a wait on acceptor_ is pending
   uint64_t incarnation_ = 0;
 
   std::mutex mutex_;

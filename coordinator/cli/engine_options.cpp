@@ -41,10 +41,18 @@ void EnvironmentTwins::apply() {
     try {
       option->add_result(value);
       option->run_callback();
+      applied_.emplace_back(option, name);
     } catch (const CLI::Error& error) {
       throw UsageError(fmt::format("{}='{}': {}", name, value, error.what()));
     }
   }
+}
+
+std::string EnvironmentTwins::source_of(const std::string& flag) const {
+  for (const auto& [option, name] : applied_) {
+    if (option->check_name(flag)) return name;
+  }
+  return flag;
 }
 
 fs::path program_directory() {
@@ -89,17 +97,17 @@ void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& fl
   add_log_level_option(command, twins, flags.log_level);
 }
 
-RunOptions resolve(const EngineFlags& flags) {
+RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
   RunOptions options;
   LogLevel level = LogLevel::warning;
   parse_log_level(flags.log_level, level);
   set_log_level(level);
   if (flags.prefill_chunk % kPageTokens != 0) {
-    throw UsageError(fmt::format("--prefill-chunk {} is not a multiple of {}", flags.prefill_chunk, kPageTokens));
+    throw UsageError(fmt::format("{} {} is not a multiple of {}", twins.source_of("--prefill-chunk"), flags.prefill_chunk, kPageTokens));
   }
   options.model_directory = flags.model.empty() ? bundled_model() : fs::path(flags.model);
-  options.devices = parse_devices(flags.devices, "--devices");
-  if (!flags.stage_layers.empty()) options.stage_layers = parse_stage_layers(flags.stage_layers, "--stage-layers");
+  options.devices = parse_devices(flags.devices, twins.source_of("--devices"));
+  if (!flags.stage_layers.empty()) options.stage_layers = parse_stage_layers(flags.stage_layers, twins.source_of("--stage-layers"));
   options.max_context_tokens = flags.max_context;
   options.prefill_chunk_tokens = flags.prefill_chunk;
   options.threads = flags.threads;

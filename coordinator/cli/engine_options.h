@@ -20,9 +20,12 @@ class EnvironmentTwins {
   /// After parsing: gives every option that was not on the command line its twin's value. Throws UsageError that names the
   /// variable.
   void apply();
+  /// What to call `flag` ("--devices") in an error: the variable where its value came from there.
+  std::string source_of(const std::string& flag) const;
 
  private:
   std::vector<std::pair<CLI::Option*, std::string>> twins_;
+  std::vector<std::pair<CLI::Option*, std::string>> applied_;
 };
 
 /// As typed; resolve() checks.
@@ -46,8 +49,8 @@ void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& f
 /// -t, --attach, --instance, --runtime-dir, --log-level: what running depends on.
 void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags);
 
-/// Throws UsageError or StartError naming the flag. Sets the log level.
-RunOptions resolve(const EngineFlags& flags);
+/// Throws UsageError or StartError naming the flag or the variable. Sets the log level.
+RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins);
 
 /// The folder of the program that runs, with the worker beside it; or $CONVOY_BIN_DIR.
 std::filesystem::path program_directory();

@@ -11,8 +11,10 @@
 #include "base/exit_code.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/generate_report.h"
+#include "coordinator/console/end_by_signal.h"
 #include "coordinator/console/output.h"
 #include "coordinator/generate/generation.h"
+#include "coordinator/version.h"
 
 namespace convoy {
 namespace {
@@ -58,6 +60,7 @@ class GenerateCommand : public Command {
  public:
   explicit GenerateCommand(CLI::App& parent) {
     app = parent.add_subcommand("generate", "Continue a prompt; text to stdout, progress and summary to stderr");
+    app->set_version_flag("--version", fmt::format("convoy {}", kVersion));
     auto* prompt = app->add_option("-p,--prompt", flags_.prompt, "The prompt");
     prompt_ = prompt;
     file_ = app->add_option("-f,--prompt-file", flags_.prompt_file, "Read the prompt from a file, - for stdin (the default where stdin is a pipe)")->excludes(prompt);
@@ -79,7 +82,7 @@ class GenerateCommand : public Command {
   bool json() const override { return flags_.json; }
 
   int run() override {
-    const RunOptions options = resolve(flags_.engine);
+    const RunOptions options = resolve(flags_.engine, twins);
     const std::string prompt = ids_->count() > 0 ? "" : prompt_text();
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
     const Tokenizer tokenizer = Tokenizer::load(options.model_directory);
@@ -96,7 +99,8 @@ class GenerateCommand : public Command {
       reader_gone |= !finish(run, result, options);
       signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
     }
-    return end(signal_to_raise);
+    if (signal_to_raise != 0) end_by_signal(signal_to_raise);
+    return static_cast<int>(ExitCode::done);
   }
 
  private:
@@ -140,14 +144,6 @@ class GenerateCommand : public Command {
     }
     if (!flags_.quiet) fmt::print(stderr, "{}", generation_summary(result, run, stages, flags_.pace));
     return written;
-  }
-
-  // A signal that ended the run ends the program the way the shell expects.
-  static int end(int number) {
-    if (number == 0) return static_cast<int>(ExitCode::done);
-    ::signal(number, SIG_DFL);
-    ::raise(number);
-    return static_cast<int>(ExitCode::start_failed);
   }
 
   GenerateFlags flags_;

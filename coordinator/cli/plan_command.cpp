@@ -55,7 +55,7 @@ class PlanCommand : public Command {
   }
   bool json() const override { return json_; }
   int run() override {
-    const RunOptions options = resolve(flags_);
+    const RunOptions options = resolve(flags_, twins);
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
     const StagePlan plan = plan_run(checkpoint.config(), options);
     [[maybe_unused]] const WriteResult written = write_stdout(json_ ? plan_json(plan) : plan_table(plan));

@@ -33,7 +33,7 @@ class UpCommand : public Command {
   }
 
   int run() override {
-    const auto devices = parse_devices(devices_, "--devices");
+    const auto devices = parse_devices(devices_, twins.source_of("--devices"));
     InstanceDirectory instance = InstanceDirectory::create(runtime_root(runtime_dir_), name_);
     InstanceInfo info{.name = name_, .kind = "pool", .members = {}};
     std::vector<ChildProcess> workers;

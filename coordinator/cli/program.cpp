@@ -12,6 +12,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "coordinator/cli/commands.h"
+#include "coordinator/console/end_by_signal.h"
 #include "coordinator/console/output.h"
 #include "coordinator/version.h"
 #include "shared/control/log_to_stderr.h"
@@ -32,6 +33,9 @@ int run_command(Command& command) {
   try {
     command.twins.apply();
     return command.run();
+  } catch (const Cancelled& cancelled) {
+    report(cancelled, command.json());
+    end_by_signal(cancelled.signal());
   } catch (const FatalError& error) {
     return report(error, command.json());
   } catch (const std::bad_alloc&) {

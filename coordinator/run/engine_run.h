@@ -82,9 +82,9 @@ class EngineRun {
   HealthState health_;
   std::unique_ptr<HealthServer> health_server_;
   HoldPoint hold_;
-  std::unique_ptr<WorkerPool> pool_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<WorkerPool> pool_;  // goes before the pipeline: until it has ended, its thread may release the waiters
   std::unique_ptr<Engine> engine_;
   double load_seconds_ = 0;
 };

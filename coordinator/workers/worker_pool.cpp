@@ -269,7 +269,7 @@ std::optional<WorkerFailure> WorkerPool::failure() const {
 
 void WorkerPool::check() const {
   if (const auto failed = failure()) throw FatalError(failed->code, failed->message);
-  if (cancelled() != 0) throw FatalError(ExitCode::start_failed, "cancelled");
+  if (const int signal = cancelled(); signal != 0) throw Cancelled(signal);
 }
 
 void WorkerPool::on_failure(WorkerFailure failure) {

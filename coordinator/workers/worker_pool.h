@@ -27,6 +27,16 @@ struct WorkerSettings {
   std::string test_hold;
 };
 
+/// A signal asked to stop before there was anything to hand back: the program cleans up and ends by that signal.
+class Cancelled : public FatalError {
+ public:
+  explicit Cancelled(int signal) : FatalError(ExitCode::start_failed, "cancelled"), signal_(signal) {}
+  int signal() const { return signal_; }
+
+ private:
+  int signal_;
+};
+
 /// How long a worker may take for what should be quick.
 struct WorkerTimeouts {
   int hello_ms = 10'000;
@@ -70,7 +80,7 @@ class WorkerPool {
   std::optional<WorkerFailure> failure() const;
   /// The signal that asked to stop, or 0. Any thread.
   int cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
-  /// Throws what failure() or cancelled() say, if they do.
+  /// Throws what failure() says, or Cancelled, if there is reason to.
   void check() const;
 
   /// Called on the control thread at the first failure and at the first signal, after failure() or cancelled() say it:
