@@ -3,7 +3,7 @@
 set(CONVOY_CUDA AUTO CACHE STRING "Build the CUDA targets: AUTO (if nvcc 12.8 or newer is found), ON or OFF")
 set_property(CACHE CONVOY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(CONVOY_SANITIZE "" CACHE STRING "Sanitizers for every target, e.g. address,undefined or thread")
-option(CONVOY_BENCHMARKS "Build the micro-benchmarks (needs Google Benchmark)" OFF)
+option(CONVOY_BENCHMARKS "Build the micro-benchmarks" OFF)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

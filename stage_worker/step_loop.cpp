@@ -67,7 +67,7 @@ Status StepLoop::run(HealthState& health, HoldPoint& hold, const std::function<b
     if (!next.value()) continue;
     const ConstStepEntry& entry = *next.value();
     hold.reach(options_.rank, phase_of(entry.header->kind), health, stopping);
-    if (const Status status = execute(entry, health); !status) return stopping() ? Status() : status;
+    if (Status status = execute(entry, health); !status) return stopping() ? Status() : status;
     ring_.release(stream_);
   }
   return {};

@@ -29,5 +29,7 @@ std::unique_ptr<Command> add_plan_command(CLI::App& app);
 std::unique_ptr<Command> add_up_command(CLI::App& app);
 std::unique_ptr<Command> add_down_command(CLI::App& app);
 std::unique_ptr<Command> add_health_command(CLI::App& app);
+std::unique_ptr<Command> add_tokenize_command(CLI::App& app);
+std::unique_ptr<Command> add_detokenize_command(CLI::App& app);
 
 }  // namespace convoy

@@ -55,6 +55,8 @@ std::string EnvironmentTwins::source_of(const std::string& flag) const {
   return flag;
 }
 
+fs::path resolve_model(const std::string& model) { return model.empty() ? bundled_model() : fs::path(model); }
+
 fs::path program_directory() {
   if (const char* directory = std::getenv("CONVOY_BIN_DIR"); directory != nullptr && directory[0] != '\0') return fs::absolute(directory);
   return fs::read_symlink("/proc/self/exe").parent_path();
@@ -105,7 +107,7 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
   if (flags.prefill_chunk % kPageTokens != 0) {
     throw UsageError(fmt::format("{} {} is not a multiple of {}", twins.source_of("--prefill-chunk"), flags.prefill_chunk, kPageTokens));
   }
-  options.model_directory = flags.model.empty() ? bundled_model() : fs::path(flags.model);
+  options.model_directory = resolve_model(flags.model);
   options.devices = parse_devices(flags.devices, twins.source_of("--devices"));
   if (!flags.stage_layers.empty()) options.stage_layers = parse_stage_layers(flags.stage_layers, twins.source_of("--stage-layers"));
   options.max_context_tokens = flags.max_context;

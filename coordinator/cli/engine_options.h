@@ -52,6 +52,9 @@ void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& fl
 /// Throws UsageError or StartError naming the flag or the variable. Sets the log level.
 RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins);
 
+/// `model`, or the bundled model where it is empty. Throws StartError.
+std::filesystem::path resolve_model(const std::string& model);
+
 /// The folder of the program that runs, with the worker beside it; or $CONVOY_BIN_DIR.
 std::filesystem::path program_directory();
 

@@ -11,6 +11,7 @@
 #include "base/exit_code.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/generate_report.h"
+#include "coordinator/cli/sampling_flags.h"
 #include "coordinator/console/end_by_signal.h"
 #include "coordinator/console/output.h"
 #include "coordinator/generate/generation.h"
@@ -28,7 +29,8 @@ struct GenerateFlags {
   int max_tokens = -1;
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  bool greedy = false;
+  SamplingFlags sampling;
+  int logprobs = 0;
   bool print_token_ids = false;
   bool json = false;
   bool quiet = false;
@@ -70,13 +72,15 @@ class GenerateCommand : public Command {
         ->check(CLI::NonNegativeNumber);
     app->add_option("--stop", flags_.stop, "End before this text; may be given several times")->take_all()->allow_extra_args(false);
     app->add_flag("--ignore-eos", flags_.ignore_eos, "Go on after the model's stop ids");
-    app->add_flag("--greedy", flags_.greedy, "Always the likeliest token (the only mode of this version)");
+    logprobs_ = app->add_option("--logprobs", flags_.logprobs, "With --json: log-probability of each token, and of this many of the likeliest")
+                    ->check(CLI::Range(0, 20));
     app->add_flag("--print-token-ids", flags_.print_token_ids, "Print token ids, one a line, instead of text");
     app->add_flag("--json", flags_.json, "Print one JSON object at the end instead of streaming text");
     app->add_flag("--quiet", flags_.quiet, "No progress and no summary");
     app->add_option("--pace", flags_.pace, "Show at most this many tokens per second, for watching")->check(CLI::PositiveNumber);
     add_plan_options(*app, twins, flags_.engine);
     add_run_options(*app, twins, flags_.engine);
+    flags_.sampling.add_to(*app);
   }
 
   bool json() const override { return flags_.json; }
@@ -86,7 +90,7 @@ class GenerateCommand : public Command {
     const std::string prompt = ids_->count() > 0 ? "" : prompt_text();
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
     const Tokenizer tokenizer = Tokenizer::load(options.model_directory);
-    const GenerationRequest request = make_request(prompt, tokenizer, checkpoint.config());
+    const GenerationRequest request = make_request(prompt, tokenizer, checkpoint);
     check_request(request, checkpoint.config(), plan_run(checkpoint.config(), options).limits.max_context_tokens);
 
     ProgressDisplay display(flags_.quiet ? ProgressDisplay::Mode::silent : ProgressDisplay::Mode::automatic);
@@ -95,8 +99,8 @@ class GenerateCommand : public Command {
       EngineRun run(options, checkpoint, tokenizer, display);
       bool reader_gone = false;
       const GenerationResult result =
-          generate(run, tokenizer, request, [&](int32_t id, std::string_view text) { return !(reader_gone = !show(id, text)); });
-      reader_gone |= !finish(run, result, options);
+          generate(run, tokenizer, request, [&](int32_t id, const AnswerPiece& piece) { return !(reader_gone = !show(id, piece.text)); });
+      reader_gone |= !finish(run, request, result, options);
       signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
     }
     if (signal_to_raise != 0) end_by_signal(signal_to_raise);
@@ -111,7 +115,7 @@ class GenerateCommand : public Command {
     throw UsageError("no prompt: give --prompt, --prompt-file or --prompt-ids, or pipe text in");
   }
 
-  GenerationRequest make_request(const std::string& prompt, const Tokenizer& tokenizer, const ModelConfig& config) const {
+  GenerationRequest make_request(const std::string& prompt, const Tokenizer& tokenizer, const Checkpoint& checkpoint) const {
     GenerationRequest request;
     if (ids_->count() > 0) {
       request.prompt_ids = parse_ids(flags_.prompt_ids);
@@ -122,7 +126,9 @@ class GenerateCommand : public Command {
     }
     if (flags_.max_tokens >= 0) request.max_tokens = flags_.max_tokens;
     request.stop_strings = flags_.stop;
-    if (!flags_.ignore_eos) request.stop_ids = config.stop_token_ids;
+    if (!flags_.ignore_eos) request.stop_ids = checkpoint.config().stop_token_ids;
+    request.sampling = flags_.sampling.resolve(checkpoint.directory());
+    if (logprobs_->count() > 0) request.top_logprobs = flags_.logprobs;
     request.pace_tokens_per_s = flags_.pace;
     return request;
   }
@@ -134,15 +140,15 @@ class GenerateCommand : public Command {
     return id < 0 || write_stdout(fmt::format("{}\n", id)) == WriteResult::written;
   }
 
-  bool finish(EngineRun& run, const GenerationResult& result, const RunOptions& options) const {
+  bool finish(EngineRun& run, const GenerationRequest& request, const GenerationResult& result, const RunOptions& options) const {
     const auto stages = run.stage_reports();
     bool written = true;
     if (flags_.json) {
-      written = write_stdout(generation_json(result, run, stages, options, flags_.pace) + "\n") == WriteResult::written;
+      written = write_stdout(generation_json(result, request, run, stages, options) + "\n") == WriteResult::written;
     } else if (!flags_.print_token_ids && ::isatty(STDOUT_FILENO) != 0) {
       written = write_stdout("\n") == WriteResult::written;
     }
-    if (!flags_.quiet) fmt::print(stderr, "{}", generation_summary(result, run, stages, flags_.pace));
+    if (!flags_.quiet) fmt::print(stderr, "{}", generation_summary(result, request, run, stages));
     return written;
   }
 
@@ -150,6 +156,7 @@ class GenerateCommand : public Command {
   CLI::Option* prompt_;
   CLI::Option* file_;
   CLI::Option* ids_;
+  CLI::Option* logprobs_;
 };
 
 }  // namespace

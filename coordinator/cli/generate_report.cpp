@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <cmath>
 
 #include "coordinator/console/table.h"
 #include "coordinator/version.h"
@@ -10,15 +11,48 @@
 namespace convoy {
 namespace {
 
+namespace json = boost::json;
+
+// The options in force; a greedy choice depends on nothing but bias and penalties.
+json::object sampling_json(const SamplingOptions& o) {
+  json::object object{{"greedy", o.is_greedy()}};
+  if (!o.is_greedy()) {
+    object["temperature"] = o.temperature;
+    object["top_k"] = o.top_k;
+    object["top_p"] = o.top_p;
+    object["min_p"] = o.min_p;
+    object["seed"] = o.seed;
+  }
+  object["presence_penalty"] = o.presence_penalty;
+  object["frequency_penalty"] = o.frequency_penalty;
+  object["repetition_penalty"] = o.repetition_penalty;
+  json::object bias;
+  for (const auto& [id, value] : o.logit_bias) bias[std::to_string(id)] = value;
+  object["logit_bias"] = bias;
+  return object;
+}
+
+// JSON has no infinity: a masked token's log-probability is null.
+json::value number_or_null(float value) { return std::isfinite(value) ? json::value(value) : json::value(nullptr); }
+
+json::array logprobs_json(const std::vector<LogprobReport>& reports) {
+  json::array list;
+  for (const LogprobReport& report : reports) {
+    json::array top;
+    for (const TokenLogprob& t : report.top) top.push_back({{"id", t.id}, {"logprob", number_or_null(t.logprob)}});
+    list.push_back({{"id", report.drawn.id}, {"logprob", number_or_null(report.drawn.logprob)}, {"top", top}});
+  }
+  return list;
+}
+
 double per_second(int count, double seconds) { return seconds > 0 ? count / seconds : 0; }
 
 std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.0f}%", 100 * part / whole) : "-"; }
 
 }  // namespace
 
-std::string generation_json(const GenerationResult& result, const EngineRun& run, const std::vector<StageReport>& stages,
-                            const RunOptions& options, double pace) {
-  namespace json = boost::json;
+std::string generation_json(const GenerationResult& result, const GenerationRequest& request, const EngineRun& run,
+                            const std::vector<StageReport>& stages, const RunOptions& options) {
   json::array stage_list;
   for (const StageReport& s : stages) {
     stage_list.push_back({{"rank", s.rank},
@@ -34,11 +68,13 @@ std::string generation_json(const GenerationResult& result, const EngineRun& run
                       {"version", kVersion},
                       {"model", options.model_directory.native()},
                       {"text", result.text},
+                      {"reasoning", result.reasoning},
                       {"token_ids", json::array(result.token_ids.begin(), result.token_ids.end())},
                       {"prompt_tokens", result.prompt_tokens},
                       {"completion_tokens", result.token_ids.size()},
                       {"finish_reason", finish_reason_name(result.finish_reason)},
                       {"stop_id", result.stop_id ? json::value(*result.stop_id) : json::value(nullptr)},
+                      {"sampling", sampling_json(request.sampling)},
                       {"timings",
                        {{"load_s", run.load_seconds()},
                         {"prefill_s", result.prefill_s},
@@ -46,11 +82,14 @@ std::string generation_json(const GenerationResult& result, const EngineRun& run
                         {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
                         {"decode_tok_s", per_second(result.decode_steps, result.decode_s)}}},
                       {"stages", stage_list}};
-  if (pace > 0) object["pace_tok_s"] = pace;
+  if (request.top_logprobs) object["logprobs"] = logprobs_json(result.logprobs);
+  if (request.pace_tokens_per_s > 0) object["pace_tok_s"] = request.pace_tokens_per_s;
   return json::serialize(object);
 }
 
-std::string generation_summary(const GenerationResult& result, const EngineRun& run, const std::vector<StageReport>& stages, double pace) {
+std::string generation_summary(const GenerationResult& result, const GenerationRequest& request, const EngineRun& run,
+                               const std::vector<StageReport>& stages) {
+  const double pace = request.pace_tokens_per_s;
   std::string text = fmt::format("\nprompt: {} tokens, {:.1f} tok/s; answer: {} tokens, {:.1f} tok/s{}; {}; loaded in {:.2f} s\n",
                                  result.prompt_tokens, per_second(result.prompt_tokens, result.prefill_s), result.token_ids.size(),
                                  per_second(result.decode_steps, result.decode_s), pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <boost/json.hpp>
 #include <csignal>
 #include <cstdio>
@@ -20,12 +21,14 @@
 namespace convoy {
 namespace {
 
+void write_json_error(ExitCode code, const std::string& message) {
+  const boost::json::object object{{"error", {{"code", exit_code_name(code)}, {"message", message}}}};
+  [[maybe_unused]] const WriteResult written = write_stdout(boost::json::serialize(object) + "\n");
+}
+
 int report(const FatalError& error, bool json) {
   fmt::print(stderr, "convoy: {}\n", error.what());
-  if (json) {
-    const boost::json::object object{{"error", {{"code", exit_code_name(error.code())}, {"message", error.what()}}}};
-    [[maybe_unused]] const WriteResult written = write_stdout(boost::json::serialize(object) + "\n");
-  }
+  if (json) write_json_error(error.code(), error.what());
   return static_cast<int>(error.code());
 }
 
@@ -45,6 +48,13 @@ int run_command(Command& command) {
   }
 }
 
+// CLI11 has said it on stderr already; whoever asked for JSON gets it there too.
+int report_usage(const CLI::ParseError& error, int argc, char** argv) {
+  const bool json = std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
+  if (json) write_json_error(ExitCode::usage, error.what());
+  return static_cast<int>(ExitCode::usage);
+}
+
 }  // namespace
 
 int run_convoy(int argc, char** argv) {
@@ -58,7 +68,8 @@ int run_convoy(int argc, char** argv) {
   app.footer("convoy COMMAND --help says what each takes. Options with a [CONVOY_…] name can be set in the environment; a flag wins.\n"
              "Exit codes: 0 done, 1 start-up failed, 2 usage, 3 the engine died, 4 request refused.");
   std::vector<std::unique_ptr<Command>> commands;
-  for (const auto add : {add_generate_command, add_plan_command, add_up_command, add_down_command, add_health_command}) {
+  for (const auto add : {add_generate_command, add_plan_command, add_up_command, add_down_command, add_health_command,
+                         add_tokenize_command, add_detokenize_command}) {
     commands.push_back(add(app));
   }
   int exit_code = static_cast<int>(ExitCode::done);
@@ -68,8 +79,7 @@ int run_convoy(int argc, char** argv) {
       if (command->app->parsed()) exit_code = run_command(*command);
     }
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    exit_code = static_cast<int>(code == 0 ? ExitCode::done : ExitCode::usage);
+    if (app.exit(error) != 0) exit_code = report_usage(error, argc, argv);
   }
   set_log_sink(nullptr);
   return exit_code;

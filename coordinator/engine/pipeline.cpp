@@ -73,7 +73,7 @@ std::vector<WorkerPool::WorkerLinks> Pipeline::worker_links() const {
 
 Status Pipeline::publish(const PlannedStep& step) {
   for (StepRingWriter& ring : rings_) {
-    if (const Status status = publish_to(ring, step); !status) return status;
+    if (Status status = publish_to(ring, step); !status) return status;
   }
   ++next_transfer_;
   return {};

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/exit_code.h"
+#include "coordinator/sampling/sampler.h"
 #include "coordinator/text/text_stream.h"
 
 namespace convoy {
@@ -49,60 +50,116 @@ void check_request(const GenerationRequest& request, const ModelConfig& config, 
                        request.prompt_ids.size(), max_context_tokens));
   }
   if (const Status status = check_stop_strings(request.stop_strings); !status) refuse(status.error());
+  if (const Status status = request.sampling.validate(config.vocab_size); !status) refuse(status.error());
 }
 
+namespace {
+
+// One generation: the state that its loop carries.
+class Generation {
+ public:
+  Generation(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request, const TokenSink& sink)
+      : run_(run),
+        request_(request),
+        sink_(sink),
+        max_tokens_(request.max_tokens ? static_cast<size_t>(*request.max_tokens) : SIZE_MAX),
+        valid_vocab_(std::min(tokenizer.vocab_size(), run.engine().vocab_size())),
+        sequence_(run.engine().pages(), 0, run.plan().limits.max_context_tokens),
+        stream_(tokenizer, request.stop_strings, request.reasoning) {
+    const SamplingOptions& sampling = request.sampling;
+    const bool plain = sampling.is_greedy() && sampling.logit_bias.empty() && sampling.presence_penalty == 0 &&
+                       sampling.frequency_penalty == 0 && sampling.repetition_penalty == 1;
+    if (!plain) {
+      sampler_.emplace(sampling, valid_vocab_);
+      sampler_->observe_prompt(request.prompt_ids);
+    }
+    if (!plain || request.top_logprobs) logits_.resize(static_cast<size_t>(run.engine().vocab_size()));
+    result_.prompt_tokens = static_cast<int>(request.prompt_ids.size());
+  }
+
+  GenerationResult run() {
+    if (max_tokens_ == 0) return std::move(result_);
+    const auto prefill_begin = Clock::now();
+    const auto first = run_.engine().prefill(sequence_, request_.prompt_ids);
+    result_.prefill_s = seconds_since(prefill_begin);
+    if (!first) return end_by_error(first.error());
+    const auto decode_begin = Clock::now();
+    for (int32_t next = choose(first.value());;) {
+      if (const auto reason = accept(next, decode_begin)) return finish(*reason);
+      Sequence* const lane = &sequence_;
+      const Status status = run_.engine().decode({&lane, 1}, {&next, 1}, {&next, 1});
+      ++result_.decode_steps;
+      result_.decode_s = seconds_since(decode_begin);
+      if (!status) return end_by_error(status.error());
+      next = choose(next);
+    }
+  }
+
+ private:
+  // The token to follow, from the logits of the last step; `likeliest` is the engine's own greedy choice.
+  int32_t choose(int32_t likeliest) {
+    if (!logits_.empty()) run_.engine().copy_logits(0, logits_);
+    int32_t id = likeliest;
+    if (sampler_) {
+      const auto drawn = sampler_->draw(logits_, static_cast<uint64_t>(result_.token_ids.size()));
+      if (!drawn) refuse(drawn.error());
+      id = drawn.value();
+    }
+    if (request_.top_logprobs) result_.logprobs.push_back(token_logprobs(logits_, valid_vocab_, id, *request_.top_logprobs));
+    return id;
+  }
+
+  // Takes a token into the text; says why it was the last one, if it was.
+  std::optional<FinishReason> accept(int32_t id, Clock::time_point decode_begin) {
+    if (std::find(request_.stop_ids.begin(), request_.stop_ids.end(), id) != request_.stop_ids.end()) {
+      result_.stop_id = id;
+      return FinishReason::stop;
+    }
+    wait_for_pace(run_, decode_begin, result_.token_ids.size(), request_.pace_tokens_per_s);
+    result_.token_ids.push_back(id);
+    if (sampler_) sampler_->observe(id);
+    const bool wanted = show(id, stream_.push(id));
+    if (stream_.stopped()) result_.token_ids.resize(static_cast<size_t>(stream_.kept_tokens()));
+    if (!wanted || run_.cancelled() != 0) return FinishReason::cancelled;
+    if (stream_.stopped()) return FinishReason::stop;
+    if (result_.token_ids.size() == max_tokens_ || sequence_.length() == sequence_.max_tokens()) return FinishReason::length;
+    return std::nullopt;
+  }
+
+  bool show(int32_t id, const AnswerPiece& piece) {
+    (piece.channel == Channel::answer ? result_.text : result_.reasoning) += piece.text;
+    return sink_(id, piece);
+  }
+
+  GenerationResult finish(FinishReason reason) {
+    result_.finish_reason = reason;
+    const AnswerPiece rest = stream_.finish();
+    if (!rest.text.empty() && !show(-1, rest)) result_.finish_reason = FinishReason::cancelled;
+    if (request_.top_logprobs) result_.logprobs.resize(result_.token_ids.size());
+    return std::move(result_);
+  }
+
+  GenerationResult end_by_error(const std::string& error) {
+    if (run_.cancelled() == 0) run_.throw_engine_error(error);
+    return finish(FinishReason::cancelled);
+  }
+
+  EngineRun& run_;
+  const GenerationRequest& request_;
+  const TokenSink& sink_;
+  size_t max_tokens_;
+  int valid_vocab_;
+  Sequence sequence_;
+  AnswerStream stream_;
+  std::optional<Sampler> sampler_;  // none: the engine's greedy choice stands
+  std::vector<float> logits_;       // empty: nobody looks at them
+  GenerationResult result_;
+};
+
+}  // namespace
+
 GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request, const TokenSink& sink) {
-  GenerationResult result;
-  result.prompt_tokens = static_cast<int>(request.prompt_ids.size());
-  const int max_context = run.plan().limits.max_context_tokens;
-  const size_t max_tokens = request.max_tokens ? static_cast<size_t>(*request.max_tokens) : SIZE_MAX;
-  if (max_tokens == 0) return result;
-
-  Engine& engine = run.engine();
-  Sequence sequence(engine.pages(), 0, max_context);
-  Sequence* const lane = &sequence;
-  TextStream stream(tokenizer, request.stop_strings);
-  const auto finish = [&](FinishReason reason) {
-    result.finish_reason = reason;
-    const std::string rest = stream.finish();
-    result.text += rest;
-    if (!rest.empty() && !sink(-1, rest)) result.finish_reason = FinishReason::cancelled;
-    return result;
-  };
-
-  const auto prefill_begin = Clock::now();
-  const auto first = engine.prefill(sequence, request.prompt_ids);
-  result.prefill_s = seconds_since(prefill_begin);
-  if (!first) {
-    if (run.cancelled() != 0) return finish(FinishReason::cancelled);
-    run.throw_engine_error(first.error());
-  }
-
-  const auto decode_begin = Clock::now();
-  int32_t next = first.value();
-  for (;;) {
-    if (std::find(request.stop_ids.begin(), request.stop_ids.end(), next) != request.stop_ids.end()) {
-      result.stop_id = next;
-      return finish(FinishReason::stop);
-    }
-    wait_for_pace(run, decode_begin, result.token_ids.size(), request.pace_tokens_per_s);
-    result.token_ids.push_back(next);
-    const std::string text = stream.push(next);
-    result.text += text;
-    const bool stopped = stream.stopped();
-    if (stopped) result.token_ids.resize(static_cast<size_t>(stream.kept_tokens()));
-    if (!sink(next, text) || run.cancelled() != 0) return finish(FinishReason::cancelled);
-    if (stopped) return finish(FinishReason::stop);
-    if (result.token_ids.size() == max_tokens || sequence.length() == max_context) return finish(FinishReason::length);
-
-    const Status status = engine.decode({&lane, 1}, {&next, 1}, {&next, 1});
-    result.decode_s = seconds_since(decode_begin);
-    ++result.decode_steps;
-    if (!status) {
-      if (run.cancelled() != 0) return finish(FinishReason::cancelled);
-      run.throw_engine_error(status.error());
-    }
-  }
+  return Generation(run, tokenizer, request, sink).run();
 }
 
 }  // namespace convoy

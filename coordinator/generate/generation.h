@@ -8,7 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/generate/answer_stream.h"
 #include "coordinator/run/engine_run.h"
+#include "coordinator/sampling/logprobs.h"
+#include "coordinator/sampling/sampling_options.h"
 #include "coordinator/text/tokenizer.h"
 
 namespace convoy {
@@ -18,7 +21,10 @@ struct GenerationRequest {
   std::optional<int> max_tokens;  ///< none: until a stop id or the context ends
   std::vector<std::string> stop_strings;
   std::vector<int32_t> stop_ids;  ///< empty: none ends the text (--ignore-eos)
-  double pace_tokens_per_s = 0;   ///< 0: as fast as it goes
+  SamplingOptions sampling;       ///< the seed is drawn by the caller
+  std::optional<int> top_logprobs;  ///< report each token's log-probability and that many of the likeliest
+  ReasoningMarkers reasoning;
+  double pace_tokens_per_s = 0;  ///< 0: as fast as it goes
 };
 
 enum class FinishReason { stop, length, cancelled };
@@ -26,7 +32,9 @@ enum class FinishReason { stop, length, cancelled };
 const char* finish_reason_name(FinishReason reason);
 
 struct GenerationResult {
-  std::string text;
+  std::string text;       ///< the answer
+  std::string reasoning;  ///< what stood between the reasoning markers
+  std::vector<LogprobReport> logprobs;  ///< one per token id, if asked for
   std::vector<int32_t> token_ids;  ///< without the stop id, and without what a stop string cut off
   int prompt_tokens = 0;
   FinishReason finish_reason = FinishReason::length;
@@ -37,11 +45,11 @@ struct GenerationResult {
 };
 
 /// Refuses what can never run, before anything is loaded: an empty prompt, ids outside the vocabulary, a prompt that does not
-/// fit the context, a bad stop string. Throws FatalError (request refused), naming both numbers.
+/// fit the context, a bad stop string or sampling option. Throws FatalError (request refused), naming both numbers.
 void check_request(const GenerationRequest& request, const ModelConfig& config, int max_context_tokens);
 
 /// Told of every token and the text that may be shown with it (maybe none; id -1: the rest at the end). Returning false cancels.
-using TokenSink = std::function<bool(int32_t id, std::string_view text)>;
+using TokenSink = std::function<bool(int32_t id, const AnswerPiece& piece)>;
 
 /// Throws FatalError when a stage is lost. Cancellation (a signal or the sink) is a result.
 GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request, const TokenSink& sink);

@@ -22,8 +22,8 @@ TEST(Sequence, PageDeltasNameEveryNewBlockOnce) {
   EXPECT_EQ(deltas[0].kv_row, 3);
   EXPECT_EQ(deltas[0].block, 0);
   EXPECT_EQ(deltas[0].page, 0);
-  ASSERT_TRUE(sequence.extend(1, deltas).ok());    // position 64 opens block 1
-  ASSERT_TRUE(sequence.extend(63, deltas).ok());   // fills it
+  ASSERT_TRUE(sequence.extend(1, deltas).ok());   // position 64 opens block 1
+  ASSERT_TRUE(sequence.extend(63, deltas).ok());  // fills it
   ASSERT_EQ(deltas.size(), 2U);
   EXPECT_EQ(deltas[1].block, 1);
   ASSERT_TRUE(sequence.extend(129, deltas).ok());  // blocks 2, 3 and 4
@@ -132,7 +132,8 @@ TEST(Sequence, InvariantsHoldOverManyRandomOperations) {
     }
     const int count = random() % 4 == 0 ? static_cast<int>(1 + random() % 150) : 1;
     const int used_before = pool.used();
-    const int needed = (model.length + count + kPageTokens - 1) / kPageTokens - static_cast<int>(model.blocks.size());
+    const int needed = (model.length + count + kPageTokens - 1) / kPageTokens -
+                       static_cast<int>(model.blocks.size());
     std::vector<PageAssignment> deltas;
     const auto span = model.sequence->extend(count, deltas);
     const bool too_long = model.length + count > kMaxTokens;
@@ -157,7 +158,8 @@ TEST(Sequence, InvariantsHoldOverManyRandomOperations) {
     ASSERT_EQ(model.sequence->length(), model.length);
     std::map<int32_t, int> owners;
     for (const SequenceModel& m : lanes) {
-      for (const auto& [block, page] : m.blocks) ASSERT_EQ(++owners[page], 1) << "page " << page << " belongs to two";
+      for (const auto& [block, page] : m.blocks)
+        ASSERT_EQ(++owners[page], 1) << "page " << page << " belongs to two";
     }
     ASSERT_EQ(pool.used(), static_cast<int>(owners.size()));
   }

@@ -39,10 +39,13 @@ std::string layers_error(const std::string& text) {
 TEST(ParseDevices, EverySpellingIsNormalised) {
   EXPECT_THAT(ids("cpu"), ElementsAre("cpu"));
   EXPECT_THAT(ids("0,cuda:1,127"), ElementsAre("cuda:0", "cuda:1", "cuda:127"));
-  EXPECT_THAT(ids("GPU-0123abcd-4567-89ab-cdef-0123456789ab"), ElementsAre("GPU-0123abcd-4567-89ab-cdef-0123456789ab"));
-  EXPECT_THAT(ids("GPU-0123ABCD-4567-89AB-CDEF-0123456789AB"), ElementsAre("GPU-0123abcd-4567-89ab-cdef-0123456789ab"));
+  EXPECT_THAT(ids("GPU-0123abcd-4567-89ab-cdef-0123456789ab"),
+              ElementsAre("GPU-0123abcd-4567-89ab-cdef-0123456789ab"));
+  EXPECT_THAT(ids("GPU-0123ABCD-4567-89AB-CDEF-0123456789AB"),
+              ElementsAre("GPU-0123abcd-4567-89ab-cdef-0123456789ab"));
   EXPECT_THAT(ids("0000:3b:00.0"), ElementsAre("0000:3b:00.0"));
-  EXPECT_THAT(ids("3B:00.0,00000000:3B:00.0,0000:3B:00.0"), ElementsAre("0000:3b:00.0", "0000:3b:00.0", "0000:3b:00.0"));
+  EXPECT_THAT(ids("3B:00.0,00000000:3B:00.0,0000:3B:00.0"),
+              ElementsAre("0000:3b:00.0", "0000:3b:00.0", "0000:3b:00.0"));
   EXPECT_THAT(ids("00010000:3b:00.0"), ElementsAre("00010000:3b:00.0"));
 }
 
@@ -59,21 +62,46 @@ TEST(ParseDevices, IdsMayRepeat) {
 }
 
 TEST(ParseDevices, MixtureIsRefusedByName) {
-  EXPECT_THAT(devices_error("cpu,1"), AllOf(HasSubstr("--devices"), HasSubstr("'cpu'"), HasSubstr("'cuda:1'")));
+  EXPECT_THAT(devices_error("cpu,1"),
+              AllOf(HasSubstr("--devices"), HasSubstr("'cpu'"), HasSubstr("'cuda:1'")));
   EXPECT_THAT(devices_error("cuda:0,0,cpu"), AllOf(HasSubstr("'cuda:0'"), HasSubstr("'cpu'")));
 }
 
 TEST(ParseDevices, JunkIsRefusedByName) {
-  for (const char* text :
-       {"gpu", "CPU", "cpu ", " cpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "-1", "-0", "+1", "128", "1.5", "0x1", "99999999999", "cpu:0",
-        "GPU-", "GPU-0123abcd", "GPU-0123abcd-4567-89ab-cdef-0123456789ag", "GPU-0123abcd-4567-89ab-cdef-0123456789ab0",
-        "gpu-0123abcd-4567-89ab-cdef-0123456789ab", "3b:00", "0000:3g:00.0", "000:3b:00.0", "cuda:0000:3b:00.0"}) {
-    EXPECT_THAT(devices_error(text), AllOf(HasSubstr("--devices"), HasSubstr("'" + std::string(text) + "'"))) << text;
+  for (const char* text : {"gpu",
+                           "CPU",
+                           "cpu ",
+                           " cpu",
+                           "cuda",
+                           "cuda:",
+                           "cuda:-1",
+                           "cuda:x",
+                           "-1",
+                           "-0",
+                           "+1",
+                           "128",
+                           "1.5",
+                           "0x1",
+                           "99999999999",
+                           "cpu:0",
+                           "GPU-",
+                           "GPU-0123abcd",
+                           "GPU-0123abcd-4567-89ab-cdef-0123456789ag",
+                           "GPU-0123abcd-4567-89ab-cdef-0123456789ab0",
+                           "gpu-0123abcd-4567-89ab-cdef-0123456789ab",
+                           "3b:00",
+                           "0000:3g:00.0",
+                           "000:3b:00.0",
+                           "cuda:0000:3b:00.0"}) {
+    EXPECT_THAT(devices_error(text),
+                AllOf(HasSubstr("--devices"), HasSubstr("'" + std::string(text) + "'")))
+        << text;
   }
 }
 
 TEST(ParseDevices, EmptyEntriesAreRefused) {
-  for (const char* text : {"", ",", "cpu,", ",cpu", "cpu,,cpu"}) EXPECT_THAT(devices_error(text), HasSubstr("'' is no device")) << text;
+  for (const char* text : {"", ",", "cpu,", ",cpu", "cpu,,cpu"})
+    EXPECT_THAT(devices_error(text), HasSubstr("'' is no device")) << text;
 }
 
 TEST(ParseDevices, SixtyFourDevicesAndNoMore) {
@@ -89,7 +117,8 @@ TEST(ParseStageLayers, CountsInOrder) {
 }
 
 TEST(ParseStageLayers, JunkIsRefusedByName) {
-  for (const char* text : {"", "0", "-1", "5,,3", "5,", "a", "1.5", " 5", "4097", "99999999999999"}) {
+  for (const char* text :
+       {"", "0", "-1", "5,,3", "5,", "a", "1.5", " 5", "4097", "99999999999999"}) {
     EXPECT_THAT(layers_error(text), HasSubstr("--stage-layers: '")) << text;
   }
   EXPECT_THAT(layers_error("5,x3"), HasSubstr("'x3'"));

@@ -7,9 +7,12 @@
 
 namespace convoy {
 
-inline ModelConfig standin_config() { return read_model_config(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin"); }
+inline ModelConfig standin_config() {
+  return read_model_config(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin");
+}
 
-/// The shape of the 27B checkpoints (model-reference 1.3): 64 layers, every fourth is full attention.
+/// The shape of the 27B checkpoints (model-reference 1.3): 64 layers, every fourth is full
+/// attention.
 inline ModelConfig config_27b() {
   ModelConfig c;
   c.vocab_size = 248320;
@@ -20,7 +23,8 @@ inline ModelConfig config_27b() {
   c.num_kv_heads = 4;
   c.head_dim = 256;
   for (int layer = 0; layer < c.num_layers; ++layer) {
-    c.layer_types.push_back(layer % 4 == 3 ? LayerType::full_attention : LayerType::linear_attention);
+    c.layer_types.push_back(layer % 4 == 3 ? LayerType::full_attention
+                                           : LayerType::linear_attention);
   }
   c.linear_key_heads = 16;
   c.linear_value_heads = 48;

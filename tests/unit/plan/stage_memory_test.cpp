@@ -18,27 +18,32 @@ TEST(StageLimits, PagesSlotsAndColumns) {
 
 TEST(StageMemory, StandinLayersByHand) {
   const ModelConfig config = standin_config();
-  const StageLimits limits{.max_context_tokens = 4096, .prefill_chunk_tokens = 512, .lanes = 1, .page_groups = 64};
+  const StageLimits limits{
+      .max_context_tokens = 4096, .prefill_chunk_tokens = 512, .lanes = 1, .page_groups = 64};
   EXPECT_EQ(kv_page_bytes(config, DeviceKind::cpu), 64U * 256 * 4);
   EXPECT_EQ(gdn_state_bytes(config), 4U * 128 * 128 * 4);
   EXPECT_EQ(conv_state_bytes(config), 1024U * 3 * 4);
 
-  // Layer 3 is full attention: q+gate 1024, k and v 256 rows each; o 256x512; two head norms; the MLP; two layer norms.
+  // Layer 3 is full attention: q+gate 1024, k and v 256 rows each; o 256x512; two head norms; the
+  // MLP; two layer norms.
   const StageMemory attention = stage_memory(config, {3, 4}, limits, DeviceKind::cpu);
-  EXPECT_EQ(attention.weight_bytes, 1536U * 256 * 2 + 256 * 512 * 2 + 2 * 256 * 4 + 1536 * 256 * 2 + 256 * 768 * 2 + 2 * 256 * 4);
+  EXPECT_EQ(attention.weight_bytes, 1536U * 256 * 2 + 256 * 512 * 2 + 2 * 256 * 4 + 1536 * 256 * 2 +
+                                        256 * 768 * 2 + 2 * 256 * 4);
   EXPECT_EQ(attention.kv_bytes, 2U * 64 * 65536);
   EXPECT_EQ(attention.state_bytes, 0U);
-  // Per column: residual and norm 2*256, projection 1536, attended 768 f32 and a control row; then the last column of a lane,
-  // 32 rotary frequencies with their axes and a block table of 64 pages.
-  EXPECT_EQ(attention.workspace_bytes, 512U * ((512 + 1536 + 768) * 4 + 32) + 256 * 4 + 32 * 8 + 64 * 4);
+  // Per column: residual and norm 2*256, projection 1536, attended 768 f32 and a control row; then
+  // the last column of a lane, 32 rotary frequencies with their axes and a block table of 64 pages.
+  EXPECT_EQ(attention.workspace_bytes,
+            512U * ((512 + 1536 + 768) * 4 + 32) + 256 * 4 + 32 * 8 + 64 * 4);
 
   // Layer 0 is GDN: q, k, v 1024, z 512, b and a 4 rows each, in panels of 64; out 256x512.
   const StageMemory gdn = stage_memory(config, {0, 1}, limits, DeviceKind::cpu);
-  EXPECT_EQ(gdn.weight_bytes, 1600U * 256 * 2 + 256 * 512 * 2 + 1024 * 4 * 4 + 4 * 4 + 4 * 4 + 128 * 4 + 1536 * 256 * 2 + 256 * 768 * 2 +
-                                  2 * 256 * 4);
+  EXPECT_EQ(gdn.weight_bytes, 1600U * 256 * 2 + 256 * 512 * 2 + 1024 * 4 * 4 + 4 * 4 + 4 * 4 +
+                                  128 * 4 + 1536 * 256 * 2 + 256 * 768 * 2 + 2 * 256 * 4);
   EXPECT_EQ(gdn.kv_bytes, 0U);
   EXPECT_EQ(gdn.state_bytes, 2U * (262144 + 12288));
-  EXPECT_EQ(gdn.workspace_bytes, 512U * ((512 + 1544 + 1024 + 768 + 8) * 4 + 32) + 256 * 4 + 32 * 8);
+  EXPECT_EQ(gdn.workspace_bytes,
+            512U * ((512 + 1544 + 1024 + 768 + 8) * 4 + 32) + 256 * 4 + 32 * 8);
 
   const StageMemory root = root_memory(config, limits, DeviceKind::cpu);
   EXPECT_EQ(root.weight_bytes, 2U * 4096 * 256 * 2 + 256 * 4);
@@ -52,11 +57,13 @@ TEST(StageMemory, StandinLayersByHand) {
 
 TEST(StageMemory, Shape27bMatchesTheReference) {
   const ModelConfig config = config_27b();
-  const StageLimits limits{.max_context_tokens = 65536, .prefill_chunk_tokens = 512, .lanes = 4, .page_groups = 1024};
+  const StageLimits limits{
+      .max_context_tokens = 65536, .prefill_chunk_tokens = 512, .lanes = 4, .page_groups = 1024};
   const StageMemory cuda = stage_memory(config, {0, 64}, limits, DeviceKind::cuda);
   const StageMemory cpu = stage_memory(config, {0, 64}, limits, DeviceKind::cpu);
-  // model-reference 1.4: 65,536 bytes a token in bf16; a slot of recurrent state is 144 MiB. CPU devices keep KV as f32.
-  EXPECT_EQ(cuda.kv_bytes, 65536U * 65536U);
+  // model-reference 1.4: 65,536 bytes a token in bf16; a slot of recurrent state is 144 MiB. CPU
+  // devices keep KV as f32.
+  EXPECT_EQ(cuda.kv_bytes, uint64_t{65536} * 65536);
   EXPECT_EQ(cpu.kv_bytes, 2 * cuda.kv_bytes);
   EXPECT_EQ(kv_page_bytes(config, DeviceKind::cuda), 131072U);
   EXPECT_EQ(kv_page_bytes(config, DeviceKind::cpu), 262144U);
@@ -75,7 +82,8 @@ TEST(StageMemory, AnySplitAddsUpToTheWhole) {
       for (int first = 1; first < config.num_layers - 1; ++first) {
         for (int second = first + 1; second < config.num_layers; second += 3) {
           StageMemory sum;
-          for (const LayerRange part : {LayerRange{0, first}, LayerRange{first, second}, LayerRange{second, config.num_layers}}) {
+          for (const LayerRange part : {LayerRange{0, first}, LayerRange{first, second},
+                                        LayerRange{second, config.num_layers}}) {
             const StageMemory stage = stage_memory(config, part, limits, kind);
             sum.weight_bytes += stage.weight_bytes;
             sum.kv_bytes += stage.kv_bytes;
@@ -100,7 +108,8 @@ TEST(StageMemory, StageWithoutAttentionHasNoKvAndNoBlockTable) {
   const ModelConfig config = standin_config();
   const StageLimits small{.max_context_tokens = 64, .page_groups = 1};
   const StageLimits large{.max_context_tokens = 4096, .page_groups = 64};
-  EXPECT_EQ(stage_memory(config, {0, 3}, small, DeviceKind::cpu), stage_memory(config, {0, 3}, large, DeviceKind::cpu));
+  EXPECT_EQ(stage_memory(config, {0, 3}, small, DeviceKind::cpu),
+            stage_memory(config, {0, 3}, large, DeviceKind::cpu));
 }
 
 }  // namespace

@@ -17,17 +17,20 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::vector<uint64_t> part_bytes(const std::vector<LayerRange>& parts, std::span<const uint64_t> layers, uint64_t root) {
+std::vector<uint64_t> part_bytes(const std::vector<LayerRange>& parts,
+                                 std::span<const uint64_t> layers, uint64_t root) {
   std::vector<uint64_t> bytes;
   for (const LayerRange& part : parts) {
     uint64_t sum = part.begin == 0 ? root : 0;
-    for (int layer = part.begin; layer < part.end; ++layer) sum += layers[static_cast<size_t>(layer)];
+    for (int layer = part.begin; layer < part.end; ++layer)
+      sum += layers[static_cast<size_t>(layer)];
     bytes.push_back(sum);
   }
   return bytes;
 }
 
-// Tries every cut. Best: the lightest heaviest part, then the lightest earlier parts, first part first.
+// Tries every cut. Best: the lightest heaviest part, then the lightest earlier parts, first part
+// first.
 std::vector<uint64_t> brute_force(std::span<const uint64_t> layers, uint64_t root, int stages) {
   const int count = static_cast<int>(layers.size());
   std::vector<uint64_t> best;
@@ -37,7 +40,9 @@ std::vector<uint64_t> brute_force(std::span<const uint64_t> layers, uint64_t roo
     if (left == 0) {
       if (begin != count) return;
       const auto bytes = part_bytes(parts, layers, root);
-      const auto key = [](const std::vector<uint64_t>& b) { return std::pair(*std::max_element(b.begin(), b.end()), b); };
+      const auto key = [](const std::vector<uint64_t>& b) {
+        return std::pair(*std::max_element(b.begin(), b.end()), b);
+      };
       if (best.empty() || key(bytes) < key(best)) best = bytes;
       return;
     }
@@ -67,14 +72,16 @@ TEST(SplitByWeight, EqualsTheBestOfAllCutsOnRandomModels) {
   for (int round = 0; round < 4000; ++round) {
     const size_t count = 1 + below(9);
     const int stages = static_cast<int>(1 + below(count));
-    const uint64_t scale = round % 3 == 0 ? 3 : 1000;  // small scales make many ties and layers without weight
+    const uint64_t scale =
+        round % 3 == 0 ? 3 : 1000;  // small scales make many ties and layers without weight
     std::vector<uint64_t> layers(count);
     for (uint64_t& bytes : layers) bytes = below(scale);
     const uint64_t root = below(4) == 0 ? 0 : below(3 * scale);
     const auto parts = split_by_weight(layers, root, stages);
     ASSERT_EQ(parts.size(), static_cast<size_t>(stages));
     expect_contiguous(parts, count);
-    ASSERT_EQ(part_bytes(parts, layers, root), brute_force(layers, root, stages)) << "round " << round;
+    ASSERT_EQ(part_bytes(parts, layers, root), brute_force(layers, root, stages))
+        << "round " << round;
     ASSERT_EQ(split_by_weight(layers, root, stages), parts);
   }
 }
@@ -104,7 +111,9 @@ TEST(SplitByWeight, MoreStagesThanLayersIsABrokenInvariant) {
 
 std::string plan_error(int devices, const std::vector<int>& counts) {
   try {
-    make_stage_plan(standin_config(), std::vector<DeviceSpec>(static_cast<size_t>(devices), {DeviceKind::cpu, "cpu"}), counts, {});
+    make_stage_plan(standin_config(),
+                    std::vector<DeviceSpec>(static_cast<size_t>(devices), {DeviceKind::cpu, "cpu"}),
+                    counts, {});
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -125,7 +134,8 @@ TEST(MakeStagePlan, RefusesCountsThatFitNeitherDevicesNorModel) {
 }
 
 TEST(MakeStagePlan, StageLayersAreHonouredExactly) {
-  const auto plan = make_stage_plan(standin_config(), parse_devices("cpu,cpu,cpu", "x"), {1, 10, 1}, {});
+  const auto plan =
+      make_stage_plan(standin_config(), parse_devices("cpu,cpu,cpu", "x"), {1, 10, 1}, {});
   ASSERT_EQ(plan.stages.size(), 3U);
   EXPECT_EQ(plan.stages[0].layers, (LayerRange{0, 1}));
   EXPECT_EQ(plan.stages[1].layers, (LayerRange{1, 11}));
@@ -147,7 +157,8 @@ TEST(MakeStagePlan, RankDeviceAndMemoryBelongTogether) {
   EXPECT_EQ(plan.stages[0].memory, first);
   EXPECT_EQ(plan.stages[1].rank.value, 1);
   EXPECT_EQ(plan.stages[1].device.id, "cuda:1");
-  EXPECT_EQ(plan.stages[1].memory, stage_memory(config, plan.stages[1].layers, limits, DeviceKind::cuda));
+  EXPECT_EQ(plan.stages[1].memory,
+            stage_memory(config, plan.stages[1].layers, limits, DeviceKind::cuda));
   // Embedding and head weigh as much as several layers, so rank 0 has fewer.
   EXPECT_LT(plan.stages[0].layers.size(), plan.stages[1].layers.size());
 }

@@ -13,12 +13,14 @@ namespace {
 
 std::map<std::string, RequiredTensor> by_name(const std::vector<RequiredTensor>& tensors) {
   std::map<std::string, RequiredTensor> out;
-  for (const RequiredTensor& tensor : tensors) EXPECT_TRUE(out.emplace(tensor.name, tensor).second) << tensor.name;
+  for (const RequiredTensor& tensor : tensors)
+    EXPECT_TRUE(out.emplace(tensor.name, tensor).second) << tensor.name;
   return out;
 }
 
 // Every stored tensor is named once, and what a weight is made of adds up to the weight.
-void expect_covers(const std::vector<WeightSpec>& table, const std::vector<RequiredTensor>& tensors, const std::string& prefix) {
+void expect_covers(const std::vector<WeightSpec>& table, const std::vector<RequiredTensor>& tensors,
+                   const std::string& prefix) {
   auto left = by_name(tensors);
   std::set<std::string> roles;
   for (const WeightSpec& spec : table) {
@@ -55,7 +57,8 @@ TEST(WeightTable, CoversEveryTensorOfEveryLayerOnce) {
   for (const ModelConfig& config : {standin_config(), config_27b()}) {
     for (int layer = 0; layer < config.num_layers; ++layer) {
       SCOPED_TRACE(layer);
-      expect_covers(layer_weight_table(config, layer), layer_tensors(config, layer), "layers." + std::to_string(layer) + ".");
+      expect_covers(layer_weight_table(config, layer), layer_tensors(config, layer),
+                    "layers." + std::to_string(layer) + ".");
     }
   }
 }
@@ -86,7 +89,8 @@ TEST(WeightBytes, FormsAndRoundingByHand) {
     EXPECT_EQ(weight_bytes({"x", {}, WeightForm::table, 65, 16}, kind), 65U * 16 * 2);
   }
   // More than 32 bits.
-  EXPECT_EQ(weight_bytes({"x", {}, WeightForm::linear, 248320, 16384}, DeviceKind::cuda), 8136949760U);
+  EXPECT_EQ(weight_bytes({"x", {}, WeightForm::linear, 248320, 16384}, DeviceKind::cuda),
+            8136949760U);
 }
 
 }  // namespace
