@@ -10,7 +10,7 @@ enum class ExitCode : int {
   done = 0,
   start_failed = 1,     ///< model, device, plan or output
   usage = 2,            ///< flags, environment
-  engine_died = 3,      ///< a stage was lost while serving
+  engine_died = 3,      ///< a stage process was lost
   request_refused = 4,  ///< the prompt is too long, no pages
 };
 

@@ -37,3 +37,11 @@ set_target_properties(convoy_pcre2 PROPERTIES INTERFACE_COMPILE_DEFINITIONS PCRE
 convoy_static_archive(convoy_icudata libicudata.a unicode/utypes.h)
 convoy_static_archive(convoy_icuuc libicuuc.a unicode/normalizer2.h)
 set_target_properties(convoy_icuuc PROPERTIES INTERFACE_LINK_LIBRARIES "convoy_icudata;${CMAKE_DL_LIBS}")
+
+# Line editing, with what its static archive needs.
+convoy_static_archive(convoy_tinfo libtinfo.a curses.h)
+convoy_static_archive(convoy_md libmd.a md5.h)
+convoy_static_archive(convoy_bsd libbsd.a bsd/bsd.h)
+set_target_properties(convoy_bsd PROPERTIES INTERFACE_LINK_LIBRARIES convoy_md)
+convoy_static_archive(convoy_edit libedit.a histedit.h)
+set_target_properties(convoy_edit PROPERTIES INTERFACE_LINK_LIBRARIES "convoy_bsd;convoy_tinfo")

@@ -15,9 +15,14 @@
 #include "shared/control/unix_socket.h"
 
 namespace convoy {
+namespace {
+
+constexpr auto kHelloTimeout = std::chrono::seconds(5);
+
+}  // namespace
 
 ControlThread::ControlThread(const WorkerOptions& options, const HealthState& health)
-    : options_(options), health_(health), work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM), acceptor_(context_) {
+    : options_(options), health_(health), work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM), acceptor_(context_), hello_timer_(context_) {
   incarnation_ = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   signals_.async_wait([this](const boost::system::error_code& error, int) {
     if (error) return;
@@ -102,12 +107,19 @@ void ControlThread::begin_conversation(UniqueFd socket) {
     channel_ = channel;
   }
   greeted_ = false;
+  failed_ = false;
   channel->start([this](const std::string& payload, std::vector<UniqueFd> descriptors) { on_frame(payload, std::move(descriptors)); },
                  [this](const std::string& reason) { on_closed(reason); });
   send(hello(false));
+  if (options_.control_fd >= 0) return;
+  hello_timer_.expires_after(kHelloTimeout);
+  hello_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && channel_ && !greeted_) fail("the coordinator said no Hello in time");
+  });
 }
 
 void ControlThread::on_frame(const std::string& payload, std::vector<UniqueFd> descriptors) {
+  if (failed_) return;
   WorkerCommand command;
   command.descriptors = std::move(descriptors);
   if (!command.message.ParseFromString(payload)) return fail(fmt::format("malformed message of {} bytes", payload.size()));
@@ -119,6 +131,7 @@ void ControlThread::on_frame(const std::string& payload, std::vector<UniqueFd> d
       return fail(fmt::format("the coordinator speaks protocol version {}, this worker version {}", version, kProtocolVersion));
     }
     greeted_ = true;
+    hello_timer_.cancel();
     return;
   }
   if (!greeted_) return fail("the coordinator did not begin with a Hello");
@@ -142,6 +155,7 @@ void ControlThread::on_frame(const std::string& payload, std::vector<UniqueFd> d
 }
 
 void ControlThread::fail(const std::string& what) {
+  failed_ = true;
   proto::FromWorker message;
   proto::StageError& error = *message.mutable_error();
   error.set_code(proto::StageError::BAD_MESSAGE);
@@ -157,6 +171,7 @@ void ControlThread::fail(const std::string& what) {
 }
 
 void ControlThread::on_closed(const std::string& reason) {
+  if (!channel_) return;  // said already
   log(LogLevel::info, reason.empty() ? "the coordinator is gone" : "conversation ended: " + reason);
   // A spawned worker has nothing to give back: the kernel frees memory and segments.
   if (options_.control_fd >= 0) ::_exit(static_cast<int>(ExitCode::engine_died));
@@ -164,6 +179,7 @@ void ControlThread::on_closed(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     channel_.reset();
   }
+  hello_timer_.cancel();
   push({WorkerCommand::Kind::conversation_ended, {}, {}});
   stop();
 }

@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -67,7 +68,9 @@ class ControlThread {
   boost::asio::signal_set signals_;
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::shared_ptr<FrameChannel> channel_;  // control thread only, but for send() under mutex_
+  boost::asio::steady_timer hello_timer_;  // attached workers: a visitor that says nothing does not keep others out
   bool greeted_ = false;
+  bool failed_ = false;  // the conversation is over, its end is on the way
   bool accepting_ = false;  // a wait on acceptor_ is pending
   uint64_t incarnation_ = 0;
 

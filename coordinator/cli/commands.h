@@ -25,6 +25,7 @@ class Command {
 };
 
 std::unique_ptr<Command> add_generate_command(CLI::App& app);
+std::unique_ptr<Command> add_chat_command(CLI::App& app);
 std::unique_ptr<Command> add_plan_command(CLI::App& app);
 std::unique_ptr<Command> add_up_command(CLI::App& app);
 std::unique_ptr<Command> add_down_command(CLI::App& app);

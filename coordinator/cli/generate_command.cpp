@@ -4,11 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "base/exit_code.h"
+#include "coordinator/chat/prompt_builder.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/generate_report.h"
 #include "coordinator/cli/sampling_flags.h"
@@ -25,6 +27,9 @@ struct GenerateFlags {
   std::string prompt;
   std::string prompt_file;
   std::string prompt_ids;
+  std::string messages;
+  std::string system;
+  bool no_thinking = false;
   bool specials = false;
   int max_tokens = -1;
   std::vector<std::string> stop;
@@ -37,12 +42,14 @@ struct GenerateFlags {
   double pace = 0;
 };
 
-std::string read_prompt_file(const std::string& path) {
+std::string read_input(const std::string& flag, const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) throw UsageError(fmt::format("--prompt-file {}: is a directory", path));
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   if (in) text << in.rdbuf();
-  if (!in || in.bad()) throw UsageError(fmt::format("--prompt-file {}: cannot be read", path));
+  if (!in || in.bad()) throw UsageError(fmt::format("{} {}: cannot be read", flag, path));
   return std::move(text).str();
 }
 
@@ -67,6 +74,12 @@ class GenerateCommand : public Command {
     prompt_ = prompt;
     file_ = app->add_option("-f,--prompt-file", flags_.prompt_file, "Read the prompt from a file, - for stdin (the default where stdin is a pipe)")->excludes(prompt);
     ids_ = app->add_option("--prompt-ids", flags_.prompt_ids, "The prompt as token ids: 1,2,3")->excludes(prompt)->excludes(file_);
+    messages_ = app->add_option("--messages", flags_.messages, "A conversation as JSON ([{\"role\": …, \"content\": …}, …]) from a file, - for stdin")
+                    ->excludes(prompt)
+                    ->excludes(file_)
+                    ->excludes(ids_);
+    app->add_option("--system", flags_.system, "With --messages: a system message put before them")->needs(messages_);
+    app->add_flag("--no-thinking", flags_.no_thinking, "With --messages: ask the template for an answer without reasoning")->needs(messages_);
     app->add_flag("--specials", flags_.specials, "Control tokens written in the prompt count as such; otherwise text is text");
     app->add_option("-n,--max-tokens", flags_.max_tokens, "Most tokens to generate (default: until a stop id or the context ends)")
         ->check(CLI::NonNegativeNumber);
@@ -87,7 +100,7 @@ class GenerateCommand : public Command {
 
   int run() override {
     const RunOptions options = resolve(flags_.engine, twins);
-    const std::string prompt = ids_->count() > 0 ? "" : prompt_text();
+    const std::string prompt = ids_->count() + messages_->count() > 0 ? "" : prompt_text();
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
     const Tokenizer tokenizer = Tokenizer::load(options.model_directory);
     const GenerationRequest request = make_request(prompt, tokenizer, checkpoint);
@@ -110,8 +123,8 @@ class GenerateCommand : public Command {
  private:
   std::string prompt_text() const {
     if (prompt_->count() > 0) return flags_.prompt;
-    if (file_->count() > 0) return read_prompt_file(flags_.prompt_file);
-    if (::isatty(STDIN_FILENO) == 0) return read_prompt_file("-");
+    if (file_->count() > 0) return read_input("--prompt-file", flags_.prompt_file);
+    if (::isatty(STDIN_FILENO) == 0) return read_input("--prompt-file", "-");
     throw UsageError("no prompt: give --prompt, --prompt-file or --prompt-ids, or pipe text in");
   }
 
@@ -119,6 +132,8 @@ class GenerateCommand : public Command {
     GenerationRequest request;
     if (ids_->count() > 0) {
       request.prompt_ids = parse_ids(flags_.prompt_ids);
+    } else if (messages_->count() > 0) {
+      apply_messages(request, tokenizer, checkpoint.directory());
     } else {
       auto ids = tokenizer.encode(prompt, flags_.specials);
       if (!ids) throw FatalError(ExitCode::request_refused, fmt::format("prompt: {}", ids.error()));
@@ -131,6 +146,17 @@ class GenerateCommand : public Command {
     if (logprobs_->count() > 0) request.top_logprobs = flags_.logprobs;
     request.pace_tokens_per_s = flags_.pace;
     return request;
+  }
+
+  void apply_messages(GenerationRequest& request, const Tokenizer& tokenizer, const std::filesystem::path& model) const {
+    auto conversation = parse_conversation(read_input("--messages", flags_.messages));
+    if (!conversation) throw FatalError(ExitCode::request_refused, conversation.error());
+    auto& messages = conversation.value().messages;
+    if (!flags_.system.empty()) messages.insert(messages.begin(), boost::json::object{{"role", "system"}, {"content", flags_.system}});
+    const auto prompt = PromptBuilder(tokenizer, model).build(conversation.value(), flags_.no_thinking ? std::optional(false) : std::nullopt);
+    if (!prompt) throw FatalError(ExitCode::request_refused, fmt::format("messages: {}", prompt.error()));
+    request.prompt_ids = prompt.value().ids;
+    request.reasoning = prompt.value().reasoning;
   }
 
   // False when nobody reads stdout any more.
@@ -156,6 +182,7 @@ class GenerateCommand : public Command {
   CLI::Option* prompt_;
   CLI::Option* file_;
   CLI::Option* ids_;
+  CLI::Option* messages_;
   CLI::Option* logprobs_;
 };
 

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <cerrno>
 #include <csignal>
+#include <fstream>
 #include <future>
 #include <optional>
 
@@ -45,7 +46,15 @@ struct InstanceHealth {
   std::vector<MemberHealth> members;
 };
 
-bool process_exists(int pid) { return ::kill(pid, 0) == 0 || errno == EPERM; }
+// A process that ended and was not reaped (its parent may be stopped) does not exist any more, as far as health goes.
+bool process_exists(int pid) {
+  if (::kill(pid, 0) != 0) return errno == EPERM;
+  std::ifstream in(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  if (!std::getline(in, text)) return true;  // where /proc is hidden, the signal's word counts
+  const size_t name_end = text.rfind(") ");
+  return name_end == std::string::npos || (text[name_end + 2] != 'Z' && text[name_end + 2] != 'X');
+}
 
 // Every socket is asked at the same time, so one that hangs delays nobody's answer.
 InstanceHealth ask_instance(const std::filesystem::path& path, const InstanceInfo& info) {
@@ -73,6 +82,8 @@ std::string progress_of(const StageHealth& h) {
   return fmt::format("loading {:.0f}%", 100.0 * static_cast<double>(h.loaded_bytes()) / static_cast<double>(h.total_load_bytes()));
 }
 
+std::string layers_of(int begin, int end) { return end > 0 ? fmt::format("{}-{}", begin, end - 1) : "-"; }
+
 std::string health_table(const std::vector<InstanceHealth>& instances) {
   std::string text;
   for (const InstanceHealth& instance : instances) {
@@ -83,14 +94,14 @@ std::string health_table(const std::vector<InstanceHealth>& instances) {
       if (!m.problem.empty()) problems += fmt::format("stage {}: {}\n", m.member.rank, m.problem);
       if (!m.answer) {
         rows.push_back({std::to_string(m.member.rank), std::to_string(m.member.pid), process_exists(m.member.pid) ? "not answering" : "dead",
-                        m.member.device, fmt::format("{}-{}", m.member.layer_begin, m.member.layer_end - 1)});
+                        m.member.device, layers_of(m.member.layer_begin, m.member.layer_end)});
         continue;
       }
       const StageHealth& h = *m.answer;
       const double active = h.busy_s() + h.wait_s();
       const auto share = [&](double part) { return active > 0 ? fmt::format("{:.0f}%", 100 * part / active) : "-"; };
       rows.push_back({std::to_string(m.member.rank), std::to_string(h.pid()), progress_of(h), m.member.device,
-                      h.layer_end() > 0 ? fmt::format("{}-{}", h.layer_begin(), h.layer_end() - 1) : "-", format_bytes(h.weight_bytes()),
+                      layers_of(static_cast<int>(h.layer_begin()), static_cast<int>(h.layer_end())), format_bytes(h.weight_bytes()),
                       format_bytes(h.kv_bytes()),
                       m.member.rank == 0 ? fmt::format("{}/{}", h.page_groups_used(), h.page_groups()) : fmt::format("{}", h.page_groups()),
                       std::to_string(h.steps()), fmt::format("{:.2f}", h.p50_step_ms()), fmt::format("{:.2f}", h.p95_step_ms()),

@@ -23,7 +23,11 @@ namespace {
 
 void write_json_error(ExitCode code, const std::string& message) {
   const boost::json::object object{{"error", {{"code", exit_code_name(code)}, {"message", message}}}};
-  [[maybe_unused]] const WriteResult written = write_stdout(boost::json::serialize(object) + "\n");
+  try {
+    [[maybe_unused]] const WriteResult written = write_stdout(boost::json::serialize(object) + "\n");
+  } catch (const FatalError&) {
+    // Stdout may be what failed; the line on stderr is out.
+  }
 }
 
 int report(const FatalError& error, bool json) {
@@ -68,9 +72,15 @@ int run_convoy(int argc, char** argv) {
   app.footer("convoy COMMAND --help says what each takes. Options with a [CONVOY_…] name can be set in the environment; a flag wins.\n"
              "Exit codes: 0 done, 1 start-up failed, 2 usage, 3 the engine died, 4 request refused.");
   std::vector<std::unique_ptr<Command>> commands;
-  for (const auto add : {add_generate_command, add_plan_command, add_up_command, add_down_command, add_health_command,
+  for (const auto add : {add_generate_command, add_chat_command, add_plan_command, add_up_command, add_down_command, add_health_command,
                          add_tokenize_command, add_detokenize_command}) {
     commands.push_back(add(app));
+  }
+  // CLI11 would only say that a command is missing.
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::none_of(commands.begin(), commands.end(), [&](const auto& command) { return command->app->check_name(argv[1]); })) {
+    set_log_sink(nullptr);
+    return report(UsageError(fmt::format("'{}' is no command; convoy --help lists them", argv[1])), false);
   }
   int exit_code = static_cast<int>(ExitCode::done);
   try {

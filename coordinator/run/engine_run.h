@@ -62,6 +62,8 @@ class EngineRun {
   Engine& engine() { return *engine_; }
   /// The signal that asked to stop, or 0.
   int cancelled() const { return pool_->cancelled(); }
+  /// While set, Ctrl-C calls this on the control thread instead of cancelling; empty: it cancels again.
+  void set_interrupt_handler(std::function<void()> handler) { pool_->set_interrupt_handler(std::move(handler)); }
   /// What really happened when the engine returned an error: the lost stage, if one was lost. Never returns.
   [[noreturn]] void throw_engine_error(const std::string& error) const;
   /// Asks every stage for its counters.

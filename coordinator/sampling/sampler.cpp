@@ -160,8 +160,10 @@ int32_t Sampler::draw_from_all(std::span<const float> logits, int32_t best, Logi
   winner.challenge(&logits[static_cast<size_t>(best)], &best, 1, scale, key);
   // In double and with 0.1 to spare against the rounding of scores.
   const double reach = static_cast<double>(winner.score()) - draw::kLargestNoise - 0.1;
-  const double cutoff =
+  const double exact_cutoff =
       static_cast<double>(scale.largest) + reach * static_cast<double>(scale.temperature);
+  const auto cutoff = static_cast<float>(
+      std::max(exact_cutoff, static_cast<double>(std::numeric_limits<float>::lowest())));
   float values[kScoreBlock];
   int32_t ids[kScoreBlock];
   for (int first = 0; first < valid_vocab_; first += kScoreBlock) {
@@ -171,7 +173,7 @@ int32_t Sampler::draw_from_all(std::span<const float> logits, int32_t best, Logi
       const float logit = logits[static_cast<size_t>(first + i)];
       values[count] = logit;
       ids[count] = first + i;
-      count += static_cast<size_t>(logit >= static_cast<float>(cutoff));
+      count += static_cast<size_t>(logit >= cutoff);
     }
     winner.challenge(values, ids, static_cast<int>(count), scale, key);
   }

@@ -22,9 +22,7 @@ bool within(double value, double low, double high) {
 }  // namespace
 
 Status SamplingOptions::validate(int valid_vocab) const {
-  if (!(std::isfinite(temperature) && temperature >= 0)) {
-    return refused("temperature", temperature, "a finite number of at least 0");
-  }
+  if (!within(temperature, 0, 1e6)) return refused("temperature", temperature, "0 to 1000000");
   if (top_k < -1) {
     return Error{
         fmt::format("top_k is {}; allowed is a positive integer, or 0 or -1 for no limit", top_k)};

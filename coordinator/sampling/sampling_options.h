@@ -13,7 +13,7 @@ inline constexpr double kGreedyTemperature = 1e-5;
 
 /// The defaults draw from the model's own distribution. Numbers are used as f32, top_p as double.
 struct SamplingOptions {
-  double temperature = 1.0;  ///< 0 or more
+  double temperature = 1.0;  ///< 0..1e6
   int64_t top_k = 0;         ///< keep the k largest logits; 0 and -1: off
   double top_p = 1.0;        ///< 0..1: keep the fewest that hold this share; 0 keeps one, 1: off
   double min_p = 0.0;        ///< 0..1: keep what is at least this part of the most probable; 0: off

@@ -201,6 +201,18 @@ Tokenizer Tokenizer::parse(std::string_view tokenizer_json, std::string_view tok
       read_tokenizer_file(tokenizer_json, tokenizer_config_json, where), where));
 }
 
+std::vector<TextPart> Tokenizer::split_added_tokens(std::string_view text) const {
+  std::vector<TextPart> parts;
+  state_->raw_tokens.split(text, parts);
+  return parts;
+}
+
+std::vector<std::string> Tokenizer::added_token_contents() const {
+  std::vector<std::string> contents;
+  for (const auto& [content, id] : state_->added) contents.push_back(content);
+  return contents;
+}
+
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool specials) const {
   if (text.size() > kMaxTextBytes) {
     return Error{

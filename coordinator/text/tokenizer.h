@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "coordinator/text/added_tokens.h"
 
 namespace convoy {
 
@@ -45,6 +46,12 @@ class Tokenizer {
   /// example), or says that it has 2 GiB or more. NUL and a byte order mark are ordinary
   /// characters.
   Result<std::vector<int32_t>> encode(std::string_view text, bool specials) const;
+
+  /// `text` cut where encode(text, true) finds added tokens, in order. Views into `text`, which is well-formed UTF-8.
+  std::vector<TextPart> split_added_tokens(std::string_view text) const;
+
+  /// Contents of all added tokens, special or not.
+  std::vector<std::string> added_token_contents() const;
 
   /// Bytes of one token, which may be a part of a character. Empty for special tokens unless
   /// `specials`, and for ids that the tokenizer does not have (models pad their vocabulary). Valid

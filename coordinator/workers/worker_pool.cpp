@@ -60,6 +60,7 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::wait_for_signals() {
   signals_.async_wait([this](const boost::system::error_code& error, int number) {
     if (error) return;
+    if (number == SIGINT && handle_interrupt()) return wait_for_signals();
     if (cancelled_.exchange(number) != 0) {
       kill_all();
       ::signal(number, SIG_DFL);
@@ -285,6 +286,17 @@ void WorkerPool::on_failure(WorkerFailure failure) {
 void WorkerPool::run_release_hook() {
   const std::lock_guard lock(hook_mutex_);
   if (release_hook_) release_hook_();
+}
+
+bool WorkerPool::handle_interrupt() {
+  const std::lock_guard lock(hook_mutex_);
+  if (interrupt_handler_) interrupt_handler_();
+  return interrupt_handler_ != nullptr;
+}
+
+void WorkerPool::set_interrupt_handler(std::function<void()> handler) {
+  const std::lock_guard lock(hook_mutex_);
+  interrupt_handler_ = std::move(handler);
 }
 
 void WorkerPool::set_release_hook(std::function<void()> hook) {

@@ -86,12 +86,16 @@ class WorkerPool {
   /// Called on the control thread at the first failure and at the first signal, after failure() or cancelled() say it:
   /// releases whoever waits for a peer. An empty hook removes it; it does not run any more once this returns.
   void set_release_hook(std::function<void()> hook);
+  /// While set, SIGINT calls this on the control thread and nothing else happens. An empty handler: as before; the old one does
+  /// not run any more once this returns.
+  void set_interrupt_handler(std::function<void()> handler);
 
  private:
   void add(Rank rank, const std::string& device, UniqueFd socket, std::optional<ChildProcess> child, const std::filesystem::path& log);
   void wait_for_signals();
   void on_failure(WorkerFailure failure);
   void run_release_hook();
+  bool handle_interrupt();
   /// Waits until every worker's status satisfies `reached`; throws on failure, cancellation or after `timeout_ms` (-1: none).
   void wait_all(const std::function<bool(const WorkerStatus&)>& reached, int timeout_ms, const char* what,
                 const std::function<void()>& tick = {});
@@ -110,6 +114,7 @@ class WorkerPool {
   std::optional<WorkerFailure> failure_;
   std::mutex hook_mutex_;  // held while the hook runs
   std::function<void()> release_hook_;
+  std::function<void()> interrupt_handler_;  // under hook_mutex_
   std::atomic<int> cancelled_{0};
   bool ended_ = false;
   std::thread thread_;

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trunk import Attention, Layer, Mlp, RmsNorm1, TrunkConfig, rope_tables, rotate
+from trunk import Layer, Mlp, RmsNorm1, TrunkConfig, rope_tables, rotate
 
 
 class Mtp(nn.Module):

@@ -126,11 +126,10 @@ class Attention(nn.Module):
         """One token per row: x [B, 1, H]; cache = (k, v) of [B, Hkv, T_max, D], written at `position`."""
         q, gate, k, v = self.project(x, cos, sin)
         cache[0][:, :, position], cache[1][:, :, position] = k[:, :, 0], v[:, :, 0]
-        groups = self.c.num_attention_heads // self.c.num_key_value_heads
-        keys = cache[0][:, :, :position + 1].repeat_interleave(groups, 1)
-        values = cache[1][:, :, :position + 1].repeat_interleave(groups, 1)
-        weights = torch.softmax((q @ keys.transpose(-1, -2)).float() * self.c.head_dim ** -0.5, -1)
-        return self.finish(weights.to(values.dtype) @ values, gate)
+        keys, values = cache[0][:, :, :position + 1], cache[1][:, :, :position + 1]
+        grouped = q.view(q.shape[0], self.c.num_key_value_heads, -1, self.c.head_dim)
+        weights = torch.softmax((grouped @ keys.transpose(-1, -2)).float() * self.c.head_dim ** -0.5, -1)
+        return self.finish((weights.to(values.dtype) @ values).view(q.shape), gate)
 
 
 class UnitLowerInverse(torch.autograd.Function):

@@ -1,0 +1,184 @@
+// `convoy chat`: a conversation in the terminal.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <csignal>
+#include <iostream>
+
+#include "base/exit_code.h"
+#include "coordinator/chat/prompt_builder.h"
+#include "coordinator/cli/commands.h"
+#include "coordinator/cli/generate_report.h"
+#include "coordinator/cli/sampling_flags.h"
+#include "coordinator/console/end_by_signal.h"
+#include "coordinator/console/line_editor.h"
+#include "coordinator/console/output.h"
+#include "coordinator/generate/generation.h"
+
+namespace convoy {
+namespace {
+
+namespace json = boost::json;
+constexpr const char* kDim = "\x1b[2m";
+constexpr const char* kPlain = "\x1b[0m";
+constexpr const char* kHelp =
+    "/reset        forget the conversation\n"
+    "/system TEXT  set the system message (empty: none) and forget the conversation\n"
+    "/stats        speed of the last answer and the stages\n"
+    "/exit         leave (or Ctrl-D); Ctrl-C stops an answer\n";
+
+struct ChatFlags {
+  EngineFlags engine;
+  SamplingFlags sampling;
+  std::string system;
+  bool no_thinking = false;
+  int max_tokens = -1;
+};
+
+/// One conversation: what was said, and what runs the answers.
+class ChatSession {
+ public:
+  ChatSession(EngineRun& run, const Tokenizer& tokenizer, const PromptBuilder& prompts, GenerationRequest request, const ChatFlags& flags)
+      : run_(run), tokenizer_(tokenizer), prompts_(prompts), request_(std::move(request)), no_thinking_(flags.no_thinking), system_(flags.system) {
+    run_.set_interrupt_handler([this] { interrupted_.store(true, std::memory_order_relaxed); });
+    reset();
+  }
+  ~ChatSession() { run_.set_interrupt_handler({}); }
+  ChatSession(const ChatSession&) = delete;
+  ChatSession& operator=(const ChatSession&) = delete;
+
+  /// Follows one line; false ends the program.
+  bool follow(const std::string& line) {
+    if (line.empty()) return true;
+    if (line.front() != '/') return answer(line);
+    const std::string word = line.substr(0, line.find(' '));
+    if (word == "/exit" || word == "/quit") return false;
+    if (word == "/reset") return reset();
+    if (word == "/system") {
+      system_ = line.size() > word.size() ? line.substr(word.size() + 1) : "";
+      return reset();
+    }
+    if (word == "/stats") return stats();
+    return say(word == "/help" ? kHelp : fmt::format("{} is no command; /help lists them\n", word));
+  }
+
+ private:
+  bool say(std::string_view text) { return write_stdout(text) == WriteResult::written; }
+
+  bool reset() {
+    conversation_.messages.clear();
+    if (!system_.empty()) conversation_.messages.push_back({{"role", "system"}, {"content", system_}});
+    return true;
+  }
+
+  bool stats() {
+    if (!last_) return say("nothing was answered yet\n");
+    return say(generation_summary(*last_, request_, run_, run_.stage_reports()) + fmt::format("seed {}\n", request_.sampling.seed));
+  }
+
+  bool answer(const std::string& text) {
+    conversation_.messages.push_back({{"role", "user"}, {"content", text}});
+    const auto prompt = prompts_.build(conversation_, no_thinking_ ? std::optional(false) : std::nullopt);
+    if (!prompt) return refuse(prompt.error());
+    request_.prompt_ids = prompt.value().ids;
+    request_.reasoning = prompt.value().reasoning;
+    const auto context = static_cast<size_t>(run_.plan().limits.max_context_tokens);
+    if (request_.prompt_ids.size() >= context) {
+      return refuse(fmt::format("the conversation has {} tokens, the context holds {}; /reset begins a new one", request_.prompt_ids.size(), context));
+    }
+    interrupted_.store(false, std::memory_order_relaxed);
+    bool reader_there = true;
+    last_ = generate(run_, tokenizer_, request_, [&](int32_t, const AnswerPiece& piece) {
+      reader_there = show(piece);
+      return reader_there && !interrupted_.load(std::memory_order_relaxed);
+    });
+    reader_there = reader_there && end_answer();
+    json::object message{{"role", "assistant"}, {"content", last_->text}};
+    if (!last_->reasoning.empty()) message["reasoning_content"] = last_->reasoning;
+    conversation_.messages.push_back(message);
+    return reader_there && run_.cancelled() == 0;
+  }
+
+  // The message that could not be answered is taken back.
+  bool refuse(const std::string& why) {
+    conversation_.messages.pop_back();
+    return say(why + "\n");
+  }
+
+  // Reasoning is dimmed where stdout is a terminal.
+  bool show(const AnswerPiece& piece) {
+    if (piece.text.empty()) return true;
+    const bool dim = colours_ && piece.channel == Channel::reasoning;
+    std::string text;
+    if (dim != dimmed_) text = dim ? kDim : fmt::format("{}\n", kPlain);
+    dimmed_ = dim;
+    return say(text + piece.text);
+  }
+
+  bool end_answer() {
+    const bool was_dimmed = std::exchange(dimmed_, false);
+    const bool cut = last_->finish_reason == FinishReason::cancelled;
+    return say(fmt::format("{}{}\n", was_dimmed ? kPlain : "", cut ? " [stopped]" : ""));
+  }
+
+  EngineRun& run_;
+  const Tokenizer& tokenizer_;
+  const PromptBuilder& prompts_;
+  GenerationRequest request_;
+  bool no_thinking_;
+  std::string system_;
+  Conversation conversation_;
+  std::optional<GenerationResult> last_;
+  std::atomic<bool> interrupted_{false};
+  bool colours_ = ::isatty(STDOUT_FILENO) != 0;
+  bool dimmed_ = false;
+};
+
+class ChatCommand : public Command {
+ public:
+  explicit ChatCommand(CLI::App& parent) {
+    app = parent.add_subcommand("chat", "Talk with the model in the terminal; /help there lists what can be typed");
+    app->add_option("--system", flags_.system, "System message");
+    app->add_flag("--no-thinking", flags_.no_thinking, "Ask the template for answers without reasoning");
+    app->add_option("-n,--max-tokens", flags_.max_tokens, "Most tokens of one answer (default: until a stop id or the context ends)")
+        ->check(CLI::PositiveNumber);
+    add_plan_options(*app, twins, flags_.engine);
+    add_run_options(*app, twins, flags_.engine);
+    flags_.sampling.add_to(*app);
+  }
+
+  int run() override {
+    const RunOptions options = resolve(flags_.engine, twins);
+    const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
+    const Tokenizer tokenizer = Tokenizer::load(options.model_directory);
+    const PromptBuilder prompts(tokenizer, options.model_directory);
+    GenerationRequest request;
+    if (flags_.max_tokens > 0) request.max_tokens = flags_.max_tokens;
+    request.stop_ids = checkpoint.config().stop_token_ids;
+    request.sampling = flags_.sampling.resolve(checkpoint.directory());
+
+    ProgressDisplay display(ProgressDisplay::Mode::automatic);
+    int cancelled = 0;
+    {
+      EngineRun engine_run(options, checkpoint, tokenizer, display);
+      ChatSession session(engine_run, tokenizer, prompts, std::move(request), flags_);
+      LineEditor editor("> ");
+      if (editor.interactive()) fmt::print(stderr, "Type a message; /help lists commands, Ctrl-D leaves.\n");
+      for (auto line = editor.read(); line && session.follow(*line); line = editor.read()) continue;
+      cancelled = engine_run.cancelled();
+    }
+    if (cancelled != 0) end_by_signal(cancelled);
+    return static_cast<int>(ExitCode::done);
+  }
+
+ private:
+  ChatFlags flags_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> add_chat_command(CLI::App& app) { return std::make_unique<ChatCommand>(app); }
+
+}  // namespace convoy
