@@ -91,6 +91,7 @@ class Parser : private ExpressionParser {
     } else if (word == "call") {
       parse_call_block(statement);
     } else if (word == "filter") {
+      const LoopBarrier barrier(*this);
       statement.kind = StatementKind::filter_block;
       statement.filters = parse_filters(captured_text(statement.offset));
       statement.body = parse_body(statement.offset, word, {"endfilter"});

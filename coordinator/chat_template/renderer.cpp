@@ -132,9 +132,9 @@ std::vector<Value> Renderer::items_of(const Statement& loop) {
 Renderer::Flow Renderer::execute_for(const Statement& statement) {
   const auto items = items_of(statement);
   const MemoryCharge charge(budget_, items.size() * sizeof(Value));
-  if (items.empty()) return execute_in_scope(statement.otherwise);
   LoopState loop;
   loop.items = &items;
+  bool reached_end = false;
   for (; loop.index0 < items.size(); ++loop.index0) {
     budget_.step();
     Scope scope(scope_);
@@ -142,9 +142,12 @@ Renderer::Flow Renderer::execute_for(const Statement& statement) {
     scope.set(kLoop, Value(static_cast<const LoopState*>(&loop)));
     offset_ = statement.target.offset;
     assign(statement.target, items[loop.index0]);
-    if (execute(statement.body) == Flow::break_) break;
+    const Flow flow = execute(statement.body);
+    if (flow == Flow::break_) break;
+    reached_end |= flow == Flow::normal;
   }
-  return Flow::normal;
+  // Jinja's rule: the else is for loops of which no pass came to its end, be it for want of items.
+  return reached_end ? Flow::normal : execute_in_scope(statement.otherwise);
 }
 
 Renderer::Flow Renderer::execute_with(const Statement& statement) {

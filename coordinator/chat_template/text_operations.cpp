@@ -32,7 +32,7 @@ std::vector<std::string_view> split_spaces(std::string_view text, size_t most) {
   text = strip(text, std::nullopt, {.left = true, .right = false});
   while (!text.empty()) {
     if (parts.size() == most) {
-      parts.push_back(strip(text, std::nullopt, {.left = false, .right = true}));
+      parts.push_back(text);
       break;
     }
     size_t end = 0;

@@ -5,10 +5,11 @@
 // applies min-p before top-k, which keeps the same tokens unless top-p is on too).
 //
 // Every set is a prefix of one total order: larger processed logit first, the lower id first among
-// equals.
-//   top-k   exactly k tokens, or fewer when fewer are possible
-//   top-p   the tokens whose predecessors hold less than top_p of what top-k kept; the first one
-//   always min-p   the tokens with at least min_p of the first one's probability
+// equals. Top-k keeps exactly k tokens, or fewer when fewer are possible (vLLM keeps every tie at
+// the last place). Top-p keeps the tokens whose predecessors hold less than top_p of what top-k
+// kept, the first one always. Min-p keeps the tokens with at least min_p of the first one's
+// probability.
+//
 // NaN and -infinity are masked tokens. A masked token stays masked, whatever bias it gets.
 // Greedy: the first token of the order. Otherwise the draw follows kernels/ops/gumbel.h, which says
 // all of its arithmetic. What is drawn depends on logits, options, seed, token index and the tokens
@@ -27,7 +28,8 @@
 
 namespace convoy {
 
-/// One thread at a time. Holds about 8 bytes per token of the vocabulary, 20 with penalties.
+/// One thread at a time. Reserves up to 28 bytes per token of the vocabulary, most of it touched
+/// only where options need it.
 class Sampler {
  public:
   /// `options` have passed validate(valid_vocab). Ids at or above `valid_vocab` (padded rows of the
