@@ -20,7 +20,8 @@ const char* exit_code_name(ExitCode code);
 /// A failure that ends the program: one line for the person and an exit code. Caught once, in main.
 class FatalError : public std::runtime_error {
  public:
-  FatalError(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  FatalError(ExitCode code, const std::string& message)
+      : std::runtime_error(message), code_(code) {}
   ExitCode code() const { return code_; }
 
  private:

@@ -42,16 +42,19 @@ void futex_wait_reached(const uint32_t* word, uint32_t value, int spin_iteration
   }
 }
 
-bool futex_wait_reached_for(const uint32_t* word, uint32_t value, int spin_iterations, int timeout_ms) {
+bool futex_wait_reached_for(const uint32_t* word, uint32_t value, int spin_iterations,
+                            int timeout_ms) {
   if (spin_until_reached(word, value, spin_iterations)) return true;
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   for (;;) {
     const uint32_t seen = load(word);
     if (counter_reached(seen, value)) return true;
-    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
-    const timespec timeout{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+    const timespec timeout{static_cast<time_t>(left / 1'000'000'000),
+                           static_cast<long>(left % 1'000'000'000)};
     sleep_while(word, seen, &timeout);
   }
 }

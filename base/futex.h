@@ -1,4 +1,5 @@
-// Waiting on a 32-bit word that may lie in memory shared by processes (so not std::atomic::wait, which is process-private).
+// Waiting on a 32-bit word that may lie in memory shared by processes (so not std::atomic::wait,
+// which is process-private).
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,13 @@ constexpr bool counter_reached(uint32_t counter, uint32_t value) {
   return static_cast<int32_t>(counter - value) >= 0;
 }
 
-/// Blocks until counter_reached(*word, value), with acquire ordering. Spins `spin_iterations` times before it sleeps.
+/// Blocks until counter_reached(*word, value), with acquire ordering. Spins `spin_iterations` times
+/// before it sleeps.
 void futex_wait_reached(const uint32_t* word, uint32_t value, int spin_iterations);
 
 /// As above, but gives up after `timeout_ms`; false means the value was not reached.
-bool futex_wait_reached_for(const uint32_t* word, uint32_t value, int spin_iterations, int timeout_ms);
+bool futex_wait_reached_for(const uint32_t* word, uint32_t value, int spin_iterations,
+                            int timeout_ms);
 
 /// Stores `value` with release ordering and wakes every waiter, in any process.
 void futex_store_and_wake(uint32_t* word, uint32_t value);

@@ -12,7 +12,9 @@ struct Rank {
   int value = 0;
   friend auto operator<=>(Rank, Rank) = default;
 };
-inline std::ostream& operator<<(std::ostream& out, Rank rank) { return out << rank.value; }
+inline std::ostream& operator<<(std::ostream& out, Rank rank) {
+  return out << rank.value;
+}
 
 /// Contiguous layers [begin, end) of the model, zero-based.
 struct LayerRange {

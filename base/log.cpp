@@ -22,11 +22,17 @@ constexpr std::array<std::pair<std::string_view, LogLevel>, 5> kLevels{{
 
 }  // namespace
 
-void set_log_sink(LogSink* sink) { g_sink.store(sink, std::memory_order_release); }
+void set_log_sink(LogSink* sink) {
+  g_sink.store(sink, std::memory_order_release);
+}
 
-void set_log_level(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
+void set_log_level(LogLevel level) {
+  g_level.store(level, std::memory_order_relaxed);
+}
 
-LogLevel log_level() { return g_level.load(std::memory_order_relaxed); }
+LogLevel log_level() {
+  return g_level.load(std::memory_order_relaxed);
+}
 
 bool parse_log_level(std::string_view text, LogLevel& level) {
   for (const auto& [name, value] : kLevels) {

@@ -1,4 +1,5 @@
-// The log interface of every box. Programs install a sink at start; without one, lines go to stderr.
+// The log interface of every box. Programs install a sink at start; without one, lines go to
+// stderr.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// libstdc++'s static archive refers to arc4random, which glibc has only since 2.36. This one serves older systems.
+// libstdc++'s static archive refers to arc4random, which glibc has only since 2.36. This one serves
+// older systems.
 #include <sys/random.h>
 
 #include <cstdint>

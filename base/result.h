@@ -1,4 +1,5 @@
-// Errors that are expected while serving (peer gone, bad frame, refused request) are values, never exceptions.
+// Errors that are expected while serving (peer gone, bad frame, refused request) are values, never
+// exceptions.
 #pragma once
 
 #include <string>
@@ -12,11 +13,13 @@ struct Error {
   std::string message;
 };
 
-/// A value or an Error. Reading the side that is not there ends the process (std::get throws bad_variant_access).
+/// A value or an Error. Reading the side that is not there ends the process (std::get throws
+/// bad_variant_access).
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}      // NOLINT(google-explicit-constructor): reads as a return value
+  Result(T value)
+      : state_(std::move(value)) {}  // NOLINT(google-explicit-constructor): reads as a return value
   Result(Error error) : state_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return state_.index() == 0; }
@@ -34,7 +37,8 @@ class [[nodiscard]] Result {
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Error error) : message_(std::move(error.message)), failed_(true) {}  // NOLINT(google-explicit-constructor)
+  Status(Error error)
+      : message_(std::move(error.message)), failed_(true) {}  // NOLINT(google-explicit-constructor)
   bool ok() const { return !failed_; }
   explicit operator bool() const { return ok(); }
   const std::string& error() const { return message_; }

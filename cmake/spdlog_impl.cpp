@@ -1,5 +1,4 @@
 // The one translation unit that holds spdlog's implementation.
-#include <spdlog/spdlog-inl.h>
 #include <spdlog/async_logger-inl.h>
 #include <spdlog/common-inl.h>
 #include <spdlog/details/backtracer-inl.h>
@@ -18,6 +17,7 @@
 #include <spdlog/sinks/sink-inl.h>
 #include <spdlog/sinks/stdout_color_sinks-inl.h>
 #include <spdlog/sinks/stdout_sinks-inl.h>
+#include <spdlog/spdlog-inl.h>
 
 #include <mutex>
 

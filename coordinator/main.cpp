@@ -1,3 +1,5 @@
 #include "coordinator/cli/program.h"
 
-int main(int argc, char** argv) { return convoy::run_convoy(argc, argv); }
+int main(int argc, char** argv) {
+  return convoy::run_convoy(argc, argv);
+}

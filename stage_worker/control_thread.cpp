@@ -22,7 +22,12 @@ constexpr auto kHelloTimeout = std::chrono::seconds(5);
 }  // namespace
 
 ControlThread::ControlThread(const WorkerOptions& options, const HealthState& health)
-    : options_(options), health_(health), work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM), acceptor_(context_), hello_timer_(context_) {
+    : options_(options),
+      health_(health),
+      work_(context_.get_executor()),
+      signals_(context_, SIGINT, SIGTERM),
+      acceptor_(context_),
+      hello_timer_(context_) {
   incarnation_ = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   signals_.async_wait([this](const boost::system::error_code& error, int) {
     if (error) return;
@@ -62,18 +67,19 @@ ControlThread::~ControlThread() {
 
 void ControlThread::accept() {
   if (std::exchange(accepting_, true)) return;
-  acceptor_.async_wait(boost::asio::socket_base::wait_read, [this](const boost::system::error_code& error) {
-    accepting_ = false;
-    // Between two conversations newcomers wait in the backlog until everything is freed.
-    if (error || stopping()) return;
-    UniqueFd socket(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket && channel_) {
-      refuse(std::move(socket));
-    } else if (socket) {
-      begin_conversation(std::move(socket));
-    }
-    accept();
-  });
+  acceptor_.async_wait(
+      boost::asio::socket_base::wait_read, [this](const boost::system::error_code& error) {
+        accepting_ = false;
+        // Between two conversations newcomers wait in the backlog until everything is freed.
+        if (error || stopping()) return;
+        UniqueFd socket(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (socket && channel_) {
+          refuse(std::move(socket));
+        } else if (socket) {
+          begin_conversation(std::move(socket));
+        }
+        accept();
+      });
 }
 
 void ControlThread::ready_for_next() {
@@ -97,7 +103,8 @@ proto::FromWorker ControlThread::hello(bool busy) const {
 
 void ControlThread::refuse(UniqueFd socket) {
   const std::string frame = encode_frame(hello(true));
-  [[maybe_unused]] const ssize_t sent = ::send(socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  [[maybe_unused]] const ssize_t sent =
+      ::send(socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void ControlThread::begin_conversation(UniqueFd socket) {
@@ -108,8 +115,11 @@ void ControlThread::begin_conversation(UniqueFd socket) {
   }
   greeted_ = false;
   failed_ = false;
-  channel->start([this](const std::string& payload, std::vector<UniqueFd> descriptors) { on_frame(payload, std::move(descriptors)); },
-                 [this](const std::string& reason) { on_closed(reason); });
+  channel->start(
+      [this](const std::string& payload, std::vector<UniqueFd> descriptors) {
+        on_frame(payload, std::move(descriptors));
+      },
+      [this](const std::string& reason) { on_closed(reason); });
   send(hello(false));
   if (options_.control_fd >= 0) return;
   hello_timer_.expires_after(kHelloTimeout);
@@ -122,13 +132,15 @@ void ControlThread::on_frame(const std::string& payload, std::vector<UniqueFd> d
   if (failed_) return;
   WorkerCommand command;
   command.descriptors = std::move(descriptors);
-  if (!command.message.ParseFromString(payload)) return fail(fmt::format("malformed message of {} bytes", payload.size()));
+  if (!command.message.ParseFromString(payload))
+    return fail(fmt::format("malformed message of {} bytes", payload.size()));
   using proto::ToWorker;
   const auto kind = command.message.body_case();
   if (kind == ToWorker::kHello) {
     const uint32_t version = command.message.hello().protocol_version();
     if (version != kProtocolVersion) {
-      return fail(fmt::format("the coordinator speaks protocol version {}, this worker version {}", version, kProtocolVersion));
+      return fail(fmt::format("the coordinator speaks protocol version {}, this worker version {}",
+                              version, kProtocolVersion));
     }
     greeted_ = true;
     hello_timer_.cancel();
@@ -149,8 +161,10 @@ void ControlThread::on_frame(const std::string& payload, std::vector<UniqueFd> d
       push(std::move(command));
       return stop();
     case ToWorker::kLoadStage:
-    case ToWorker::kOpenLinks: return push(std::move(command));
-    default: return fail("empty message");
+    case ToWorker::kOpenLinks:
+      return push(std::move(command));
+    default:
+      return fail("empty message");
   }
 }
 

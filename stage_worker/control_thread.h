@@ -22,7 +22,8 @@
 
 namespace convoy {
 
-/// What the main thread is told to do. A message with its descriptors, or the end of the conversation.
+/// What the main thread is told to do. A message with its descriptors, or the end of the
+/// conversation.
 struct WorkerCommand {
   enum class Kind { message, conversation_ended, shutdown };
   Kind kind = Kind::message;
@@ -43,11 +44,13 @@ class ControlThread {
   WorkerCommand next();
   /// Sends to the current coordinator; without one it is dropped. Any thread.
   void send(const proto::FromWorker& message);
-  /// Whether the main thread should leave what it is doing: the conversation ended, or a release or shutdown is queued.
+  /// Whether the main thread should leave what it is doing: the conversation ended, or a release or
+  /// shutdown is queued.
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
   /// Called on the control thread whenever stopping() turns true; empty: nobody waits. Main thread.
   void set_stop_hook(std::function<void()> hook);
-  /// Attached workers: everything of the last conversation is freed, the next coordinator may come. Main thread.
+  /// Attached workers: everything of the last conversation is freed, the next coordinator may come.
+  /// Main thread.
   void ready_for_next();
 
  private:
@@ -68,9 +71,10 @@ class ControlThread {
   boost::asio::signal_set signals_;
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::shared_ptr<FrameChannel> channel_;  // control thread only, but for send() under mutex_
-  boost::asio::steady_timer hello_timer_;  // attached workers: a visitor that says nothing does not keep others out
+  boost::asio::steady_timer
+      hello_timer_;  // attached workers: a visitor that says nothing does not keep others out
   bool greeted_ = false;
-  bool failed_ = false;  // the conversation is over, its end is on the way
+  bool failed_ = false;     // the conversation is over, its end is on the way
   bool accepting_ = false;  // a wait on acceptor_ is pending
   uint64_t incarnation_ = 0;
 

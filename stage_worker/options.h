@@ -8,10 +8,10 @@ namespace convoy {
 
 struct WorkerOptions {
   int rank = 1;
-  int control_fd = -1;               ///< spawned: the socket to the coordinator
-  int parent_pid = 0;                ///< spawned: who must be the parent
-  std::filesystem::path listen;      ///< attached: where coordinators connect
-  std::filesystem::path health;      ///< where health questions are answered
+  int control_fd = -1;           ///< spawned: the socket to the coordinator
+  int parent_pid = 0;            ///< spawned: who must be the parent
+  std::filesystem::path listen;  ///< attached: where coordinators connect
+  std::filesystem::path health;  ///< where health questions are answered
 };
 
 /// Fills `options`; an exit code when the program is done already (--help, --version, bad usage).

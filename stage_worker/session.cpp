@@ -27,16 +27,22 @@ void check_load(const proto::LoadStage& message, const ModelConfig& config) {
   constexpr uint32_t kMaxTokens = 1U << 24;
   const auto& plan = message.plan();
   const auto& limits = message.limits();
-  if (plan.layer_begin() >= plan.layer_end() || plan.layer_end() > static_cast<uint32_t>(config.num_layers)) {
-    throw StartError(fmt::format("LoadStage: layers [{}, {}) of a model with {}", plan.layer_begin(), plan.layer_end(), config.num_layers));
+  if (plan.layer_begin() >= plan.layer_end() ||
+      plan.layer_end() > static_cast<uint32_t>(config.num_layers)) {
+    throw StartError(fmt::format("LoadStage: layers [{}, {}) of a model with {}",
+                                 plan.layer_begin(), plan.layer_end(), config.num_layers));
   }
-  if (message.stages() < 2 || message.stages() > 64 || plan.rank() < 1 || plan.rank() >= message.stages()) {
+  if (message.stages() < 2 || message.stages() > 64 || plan.rank() < 1 ||
+      plan.rank() >= message.stages()) {
     throw StartError(fmt::format("LoadStage: rank {} of {} stages", plan.rank(), message.stages()));
   }
   if (limits.lanes() < 1 || limits.lanes() > kMaxLanes || limits.prefill_chunk_tokens() < 1 ||
-      limits.prefill_chunk_tokens() % kPageTokens != 0 || limits.prefill_chunk_tokens() > kMaxTokens || limits.max_context_tokens() < 1 ||
-      limits.max_context_tokens() > kMaxTokens || limits.page_groups() < 1 || limits.page_groups() > kMaxTokens) {
-    throw StartError(fmt::format("LoadStage: {} lanes, chunk {}, context {}, {} page groups", limits.lanes(), limits.prefill_chunk_tokens(),
+      limits.prefill_chunk_tokens() % kPageTokens != 0 ||
+      limits.prefill_chunk_tokens() > kMaxTokens || limits.max_context_tokens() < 1 ||
+      limits.max_context_tokens() > kMaxTokens || limits.page_groups() < 1 ||
+      limits.page_groups() > kMaxTokens) {
+    throw StartError(fmt::format("LoadStage: {} lanes, chunk {}, context {}, {} page groups",
+                                 limits.lanes(), limits.prefill_chunk_tokens(),
                                  limits.max_context_tokens(), limits.page_groups()));
   }
 }
@@ -49,12 +55,17 @@ Session::Session(const WorkerOptions& options, ControlThread& control, HealthSta
 SessionEnd Session::run() {
   for (;;) {
     WorkerCommand command = control_.next();
-    if (command.kind == WorkerCommand::Kind::conversation_ended) return SessionEnd::conversation_ended;
+    if (command.kind == WorkerCommand::Kind::conversation_ended)
+      return SessionEnd::conversation_ended;
     if (command.kind == WorkerCommand::Kind::shutdown) return SessionEnd::shutdown;
     try {
       switch (command.message.body_case()) {
-        case proto::ToWorker::kLoadStage: load(command.message.load_stage()); break;
-        case proto::ToWorker::kOpenLinks: serve(command.message.open_links(), std::move(command.descriptors)); break;
+        case proto::ToWorker::kLoadStage:
+          load(command.message.load_stage());
+          break;
+        case proto::ToWorker::kOpenLinks:
+          serve(command.message.open_links(), std::move(command.descriptors));
+          break;
         case proto::ToWorker::kRelease: {
           executor_.reset();
           stream_.reset();
@@ -64,7 +75,8 @@ SessionEnd Session::run() {
           control_.send(released);
           break;
         }
-        default: break;
+        default:
+          break;
       }
     } catch (const LoadAbandoned&) {
       log(LogLevel::info, "load abandoned");
@@ -88,12 +100,14 @@ void Session::load(const proto::LoadStage& message) {
 
   const Checkpoint checkpoint = Checkpoint::open(message.model_directory());
   check_load(message, checkpoint.config());
-  const LayerRange layers{static_cast<int>(message.plan().layer_begin()), static_cast<int>(message.plan().layer_end())};
+  const LayerRange layers{static_cast<int>(message.plan().layer_begin()),
+                          static_cast<int>(message.plan().layer_end())};
   device_ = open_device(device_id_, static_cast<int>(message.threads()));
   stream_ = device_->make_stream();
 
   uint64_t total = 0;
-  for (int layer = layers.begin; layer < layers.end; ++layer) total += checkpoint.layer_bytes(layer);
+  for (int layer = layers.begin; layer < layers.end; ++layer)
+    total += checkpoint.layer_bytes(layer);
   uint64_t loaded = 0;
   const auto progress = [&](uint64_t bytes) {
     hold_.reach(rank_, HoldPhase::load, health_, [this] { return control_.stopping(); });
@@ -105,10 +119,12 @@ void Session::load(const proto::LoadStage& message) {
     report.mutable_load_progress()->set_total_bytes(total);
     control_.send(report);
   };
-  executor_.emplace(*device_, *stream_, checkpoint, layers, limits_from(message.limits()), progress);
+  executor_.emplace(*device_, *stream_, checkpoint, layers, limits_from(message.limits()),
+                    progress);
   describe();
   health_.set_state(proto::StageHealth::READY);
-  log(LogLevel::info, fmt::format("layers [{}, {}) loaded: {} bytes of weights", layers.begin, layers.end, executor_->memory().weight_bytes));
+  log(LogLevel::info, fmt::format("layers [{}, {}) loaded: {} bytes of weights", layers.begin,
+                                  layers.end, executor_->memory().weight_bytes));
 
   const DeviceInfo info = device_->info();
   proto::FromWorker reply;
@@ -146,9 +162,13 @@ void Session::describe() {
 
 void Session::serve(const proto::OpenLinks& message, std::vector<UniqueFd> descriptors) {
   if (!executor_) throw StartError("OpenLinks: no stage is loaded");
-  if (descriptors.size() != 3) throw StartError(fmt::format("OpenLinks: {} descriptors, 3 expected", descriptors.size()));
+  if (descriptors.size() != 3)
+    throw StartError(fmt::format("OpenLinks: {} descriptors, 3 expected", descriptors.size()));
   device_->set_wait_spins(static_cast<int>(message.spin_iterations()));
-  auto loop = StepLoop::open({.rank = rank_, .stages = stages_, .last = rank_ == stages_ - 1, .spin_iterations = static_cast<int>(message.spin_iterations())},
+  auto loop = StepLoop::open({.rank = rank_,
+                              .stages = stages_,
+                              .last = rank_ == stages_ - 1,
+                              .spin_iterations = static_cast<int>(message.spin_iterations())},
                              *executor_, *device_, *stream_, message, std::move(descriptors));
   if (!loop) return send_error(proto::StageError::LINK, loop.error());
   StepLoop& steps = *loop.value();

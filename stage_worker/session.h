@@ -1,4 +1,5 @@
-// One conversation with a coordinator: load a stage, open its links, run its steps, free everything.
+// One conversation with a coordinator: load a stage, open its links, run its steps, free
+// everything.
 #pragma once
 
 #include <memory>

@@ -27,8 +27,10 @@ struct StepLoopOptions {
 class StepLoop {
  public:
   /// Maps and checks the three regions (ring, incoming, outgoing). Errors name the region.
-  static Result<std::unique_ptr<StepLoop>> open(const StepLoopOptions& options, StageExecutor& executor, Device& device, Stream& stream,
-                                                const proto::OpenLinks& sizes, std::vector<UniqueFd> descriptors);
+  static Result<std::unique_ptr<StepLoop>> open(const StepLoopOptions& options,
+                                                StageExecutor& executor, Device& device,
+                                                Stream& stream, const proto::OpenLinks& sizes,
+                                                std::vector<UniqueFd> descriptors);
 
   /// Runs until `stopping` (then ok) or until ring or link contents are wrong.
   Status run(HealthState& health, HoldPoint& hold, const std::function<bool()>& stopping);
@@ -36,8 +38,9 @@ class StepLoop {
   void release_waiters();
 
  private:
-  StepLoop(const StepLoopOptions& options, StageExecutor& executor, Stream& stream, std::vector<SharedRegion> regions, StepRingReader ring,
-           StageLinkReceiver incoming, StageLinkSender outgoing);
+  StepLoop(const StepLoopOptions& options, StageExecutor& executor, Stream& stream,
+           std::vector<SharedRegion> regions, StepRingReader ring, StageLinkReceiver incoming,
+           StageLinkSender outgoing);
   Status execute(const ConstStepEntry& entry, HealthState& health);
 
   StepLoopOptions options_;

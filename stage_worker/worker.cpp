@@ -16,8 +16,8 @@
 namespace convoy {
 namespace {
 
-// A worker never outlives its coordinator: the kernel kills it with the coordinator's main thread, and the comparison catches
-// a coordinator that died before prctl.
+// A worker never outlives its coordinator: the kernel kills it with the coordinator's main thread,
+// and the comparison catches a coordinator that died before prctl.
 bool tie_to_parent(int parent_pid) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   return ::getppid() == parent_pid;
@@ -41,7 +41,8 @@ void serve(const WorkerOptions& options, HealthState& health) {
 
 int run_stage_worker(const WorkerOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
-  if (options.parent_pid != 0 && !tie_to_parent(options.parent_pid)) return static_cast<int>(ExitCode::engine_died);
+  if (options.parent_pid != 0 && !tie_to_parent(options.parent_pid))
+    return static_cast<int>(ExitCode::engine_died);
   const auto sink = make_stderr_sink(fmt::format("stage {}", options.rank));
   set_log_sink(sink.get());
   int exit_code = static_cast<int>(ExitCode::done);

@@ -9,19 +9,23 @@ constexpr unsigned kFirstGuard = 0xFDD0;
 constexpr unsigned kLastGuard = 0xFDEF;
 
 std::string utf8_of(unsigned code_point) {
-  return {static_cast<char>(0xE0 | (code_point >> 12)), static_cast<char>(0x80 | ((code_point >> 6) & 0x3F)),
+  return {static_cast<char>(0xE0 | (code_point >> 12)),
+          static_cast<char>(0x80 | ((code_point >> 6) & 0x3F)),
           static_cast<char>(0x80 | (code_point & 0x3F))};
 }
 
 // Whether any string of `value`, keys included, holds `needle`.
 bool contains(const boost::json::value& value, std::string_view needle) {
-  if (const auto* text = value.if_string()) return std::string_view(*text).find(needle) != std::string_view::npos;
+  if (const auto* text = value.if_string())
+    return std::string_view(*text).find(needle) != std::string_view::npos;
   if (const auto* list = value.if_array()) {
-    return std::any_of(list->begin(), list->end(), [&](const auto& item) { return contains(item, needle); });
+    return std::any_of(list->begin(), list->end(),
+                       [&](const auto& item) { return contains(item, needle); });
   }
   if (const auto* object = value.if_object()) {
     return std::any_of(object->begin(), object->end(), [&](const auto& item) {
-      return std::string_view(item.key()).find(needle) != std::string_view::npos || contains(item.value(), needle);
+      return std::string_view(item.key()).find(needle) != std::string_view::npos ||
+             contains(item.value(), needle);
     });
   }
   return false;
@@ -35,14 +39,17 @@ size_t first_character_bytes(std::string_view text) {
 
 }  // namespace
 
-MessageGuard::MessageGuard(const Tokenizer& tokenizer) : tokenizer_(tokenizer), control_(tokenizer.added_token_contents()) {
-  std::sort(control_.begin(), control_.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+MessageGuard::MessageGuard(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer), control_(tokenizer.added_token_contents()) {
+  std::sort(control_.begin(), control_.end(),
+            [](const auto& a, const auto& b) { return a.size() > b.size(); });
 }
 
 Result<boost::json::object> MessageGuard::protect(const boost::json::object& context) {
   unsigned candidate = kFirstGuard;
   while (candidate <= kLastGuard && contains(context, utf8_of(candidate))) ++candidate;
-  if (candidate > kLastGuard) return Error{"the messages use every character from U+FDD0 to U+FDEF"};
+  if (candidate > kLastGuard)
+    return Error{"the messages use every character from U+FDD0 to U+FDEF"};
   guard_ = utf8_of(candidate);
   boost::json::value copy = context;
   protect_value(copy);
@@ -63,7 +70,9 @@ std::string MessageGuard::protect_text(std::string_view text) const {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const std::string_view rest = text.substr(at);
-    const bool begins_token = std::any_of(control_.begin(), control_.end(), [&](const auto& token) { return rest.starts_with(token); });
+    const bool begins_token = std::any_of(control_.begin(), control_.end(), [&](const auto& token) {
+      return rest.starts_with(token);
+    });
     const size_t bytes = first_character_bytes(rest);
     out.append(rest.substr(0, bytes));
     if (begins_token) out.append(guard_);
@@ -80,7 +89,9 @@ Result<std::vector<int32_t>> MessageGuard::encode(std::string_view rendered) con
       continue;
     }
     std::string text(part.text);
-    for (size_t at = text.find(guard_); !guard_.empty() && at != std::string::npos; at = text.find(guard_, at)) text.erase(at, guard_.size());
+    for (size_t at = text.find(guard_); !guard_.empty() && at != std::string::npos;
+         at = text.find(guard_, at))
+      text.erase(at, guard_.size());
     auto encoded = tokenizer_.encode(text, false);
     if (!encoded) return Error{encoded.error()};
     ids.insert(ids.end(), encoded.value().begin(), encoded.value().end());

@@ -20,25 +20,32 @@ std::string_view trim_newlines(std::string_view text) {
   return text.substr(begin, text.find_last_not_of('\n') - begin + 1);
 }
 
-// Clients send an answer's reasoning back inside its content. Templates tell the two apart by the markers, which the guard
-// hides from them, so it is done here, in the way of the Qwen templates.
+// Clients send an answer's reasoning back inside its content. Templates tell the two apart by the
+// markers, which the guard hides from them, so it is done here, in the way of the Qwen templates.
 void separate_reasoning(json::object& message) {
   const auto* role = message.if_contains("role");
   auto* content = message.if_contains("content");
-  if (role == nullptr || *role != "assistant" || content == nullptr || !content->is_string() || message.contains("reasoning_content")) return;
+  if (role == nullptr || *role != "assistant" || content == nullptr || !content->is_string() ||
+      message.contains("reasoning_content"))
+    return;
   const std::string text(content->get_string());
   const size_t end = text.find(kThinkEnd);
   if (end == std::string::npos) return;
   std::string_view reasoning = std::string_view(text).substr(0, end);
-  if (const size_t begin = reasoning.rfind(kThinkBegin); begin != std::string_view::npos) reasoning.remove_prefix(begin + kThinkBegin.size());
+  if (const size_t begin = reasoning.rfind(kThinkBegin); begin != std::string_view::npos)
+    reasoning.remove_prefix(begin + kThinkBegin.size());
   message["reasoning_content"] = trim_newlines(reasoning);
-  const std::string_view answer = std::string_view(text).substr(text.rfind(kThinkEnd) + kThinkEnd.size());
+  const std::string_view answer =
+      std::string_view(text).substr(text.rfind(kThinkEnd) + kThinkEnd.size());
   message["content"] = answer.substr(std::min(answer.find_first_not_of('\n'), answer.size()));
 }
 
 CheckpointTemplate load_template(const std::filesystem::path& model_directory) {
   auto loaded = CheckpointTemplate::load(model_directory);
-  if (!loaded) throw StartError(fmt::format("{} has no chat template (chat_template.jinja or tokenizer_config.json)", model_directory.native()));
+  if (!loaded)
+    throw StartError(
+        fmt::format("{} has no chat template (chat_template.jinja or tokenizer_config.json)",
+                    model_directory.native()));
   return std::move(*loaded);
 }
 
@@ -53,15 +60,19 @@ Result<Conversation> parse_conversation(std::string_view text) {
   json::error_code error;
   json::stream_parser parser;
   const size_t used = parser.write_some(text, error);
-  if (!error && used < text.size() && text.find_first_not_of(" \t\r\n", used) != std::string_view::npos) error = json::error::extra_data;
+  if (!error && used < text.size() &&
+      text.find_first_not_of(" \t\r\n", used) != std::string_view::npos)
+    error = json::error::extra_data;
   if (!error) parser.finish(error);
-  if (error) return Error{fmt::format("messages: not valid JSON near byte {}: {}", used, error.message())};
+  if (error)
+    return Error{fmt::format("messages: not valid JSON near byte {}: {}", used, error.message())};
   json::value value = parser.release();
 
   Conversation conversation;
   if (auto* object = value.if_object()) {
     auto* messages = object->if_contains("messages");
-    if (messages == nullptr || !messages->is_array()) return Error{"messages: the object has no list \"messages\""};
+    if (messages == nullptr || !messages->is_array())
+      return Error{"messages: the object has no list \"messages\""};
     if (auto* tools = object->if_contains("tools"); tools != nullptr && !tools->is_null()) {
       if (!tools->is_array()) return Error{"messages: \"tools\" is no list"};
       conversation.tools = tools->as_array();
@@ -75,15 +86,18 @@ Result<Conversation> parse_conversation(std::string_view text) {
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     const auto* message = conversation.messages[i].if_object();
     const auto* role = message == nullptr ? nullptr : message->if_contains("role");
-    if (role == nullptr || !role->is_string()) return Error{fmt::format("messages: message {} is no object with a role", i)};
+    if (role == nullptr || !role->is_string())
+      return Error{fmt::format("messages: message {} is no object with a role", i)};
   }
   return conversation;
 }
 
-PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, const std::filesystem::path& model_directory)
+PromptBuilder::PromptBuilder(const Tokenizer& tokenizer,
+                             const std::filesystem::path& model_directory)
     : tokenizer_(tokenizer), template_(load_template(model_directory)) {}
 
-Result<ChatPrompt> PromptBuilder::build(const Conversation& conversation, std::optional<bool> enable_thinking) const {
+Result<ChatPrompt> PromptBuilder::build(const Conversation& conversation,
+                                        std::optional<bool> enable_thinking) const {
   json::object context;
   context["messages"] = conversation.messages;
   for (auto& message : context["messages"].as_array()) separate_reasoning(message.as_object());

@@ -21,7 +21,8 @@ struct Conversation {
   boost::json::array tools;
 };
 
-/// Parses `[message, …]` or `{"messages": […], "tools": […]}`; every message is an object with a role. Errors name the place.
+/// Parses `[message, …]` or `{"messages": […], "tools": […]}`; every message is an object with a
+/// role. Errors name the place.
 Result<Conversation> parse_conversation(std::string_view json_text);
 
 struct ChatPrompt {
@@ -35,8 +36,10 @@ class PromptBuilder {
   /// Throws StartError when the model has no usable template.
   PromptBuilder(const Tokenizer& tokenizer, const std::filesystem::path& model_directory);
 
-  /// `enable_thinking` absent: the template decides. Error: the template refused the messages, or ran into its limits.
-  Result<ChatPrompt> build(const Conversation& conversation, std::optional<bool> enable_thinking) const;
+  /// `enable_thinking` absent: the template decides. Error: the template refused the messages, or
+  /// ran into its limits.
+  Result<ChatPrompt> build(const Conversation& conversation,
+                           std::optional<bool> enable_thinking) const;
 
  private:
   const Tokenizer& tokenizer_;

@@ -12,12 +12,17 @@ constexpr std::string_view kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
 
 [[noreturn]] void fail_types(Arithmetic operation, const Value& left, const Value& right) {
   throw RenderFailure{fmt::format("unsupported operand types for {}: '{}' and '{}'",
-                                  kSymbols[static_cast<size_t>(operation)], type_name(left), type_name(right))};
+                                  kSymbols[static_cast<size_t>(operation)], type_name(left),
+                                  type_name(right))};
 }
 
-[[noreturn]] void fail_overflow() { throw RenderFailure{"an integer does not fit 128 bits"}; }
+[[noreturn]] void fail_overflow() {
+  throw RenderFailure{"an integer does not fit 128 bits"};
+}
 
-[[noreturn]] void fail_zero() { throw RenderFailure{"division by zero"}; }
+[[noreturn]] void fail_zero() {
+  throw RenderFailure{"division by zero"};
+}
 
 Integer integer_power(Integer base, Integer exponent) {
   if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
@@ -63,7 +68,8 @@ Value calculate_integers(Arithmetic operation, Integer a, Integer b) {
         return Value(result);
       }
       const bool below = a % b != 0 && (a < 0) != (b < 0);  // C++ rounds towards zero, Python down
-      return Value(operation == Arithmetic::modulo ? a % b + (below ? b : 0) : a / b - (below ? 1 : 0));
+      return Value(operation == Arithmetic::modulo ? a % b + (below ? b : 0)
+                                                   : a / b - (below ? 1 : 0));
     }
     case Arithmetic::power:
       if (b < 0) return real_power(static_cast<double>(a), static_cast<double>(b));
@@ -121,7 +127,8 @@ Value repeat(Budget& budget, const Value& value, Integer count) {
   if (const std::string* text = value.text()) {
     const size_t times = repeat_count(budget, text->size(), count);
     TextBuilder out(budget);
-    for (size_t i = 0; i < times; ++i) out.append(*text);
+    if (text->size() == 1) out.append(times, text->front());
+    for (size_t i = 0; text->size() != 1 && i < times; ++i) out.append(*text);
     return make_text(std::move(out), budget);
   }
   const List* list = value.list();
@@ -162,7 +169,9 @@ Value add_sequences(Budget& budget, const Value& left, const Value& right) {
 
 }  // namespace
 
-void fail_undefined(const Undefined& value) { throw RenderFailure{*value.why}; }
+void fail_undefined(const Undefined& value) {
+  throw RenderFailure{*value.why};
+}
 
 std::optional<Integer> as_integer(const Value& value) {
   if (const bool* flag = value.as<bool>()) return Integer{*flag ? 1 : 0};
@@ -187,7 +196,8 @@ Value calculate(Budget& budget, Arithmetic operation, const Value& left, const V
   if (x && y) return calculate_reals(operation, *x, *y);
   if (operation == Arithmetic::add) return add_sequences(budget, left, right);
   if (operation == Arithmetic::multiply && is_sequence(left) && b) return repeat(budget, left, *b);
-  if (operation == Arithmetic::multiply && is_sequence(right) && a) return repeat(budget, right, *a);
+  if (operation == Arithmetic::multiply && is_sequence(right) && a)
+    return repeat(budget, right, *a);
   if (operation == Arithmetic::modulo && left.text() != nullptr)
     throw RenderFailure{"text formatting with % is not supported"};
   fail_types(operation, left, right);
@@ -195,7 +205,8 @@ Value calculate(Budget& budget, Arithmetic operation, const Value& left, const V
 
 Value negate(const Value& value) {
   require_defined(value);
-  if (const auto number = as_integer(value)) return calculate_integers(Arithmetic::subtract, 0, *number);
+  if (const auto number = as_integer(value))
+    return calculate_integers(Arithmetic::subtract, 0, *number);
   if (const double* number = value.as<double>()) return Value(-*number);
   throw RenderFailure{fmt::format("bad operand type for unary -: '{}'", type_name(value))};
 }

@@ -1,4 +1,5 @@
-// A parsed template. Owned by Syntax; nodes point at each other within it and never change after parsing.
+// A parsed template. Owned by Syntax; nodes point at each other within it and never change after
+// parsing.
 #pragma once
 
 #include <memory>
@@ -80,7 +81,7 @@ struct MacroStatement {
   NameId name = -1;  ///< -1 for the body of a call block
   size_t offset = 0;
   std::vector<Parameter> parameters;
-  bool uses_caller = false;   ///< whether the body names caller, varargs, kwargs
+  bool uses_caller = false;  ///< whether the body names caller, varargs, kwargs
   bool uses_varargs = false;
   bool uses_kwargs = false;
   Block body;

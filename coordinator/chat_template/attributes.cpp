@@ -18,9 +18,9 @@ constexpr std::string_view kDictMethods[] = {"copy", "get", "items", "keys", "va
 constexpr std::string_view kListMethods[] = {"count", "index"};
 constexpr std::string_view kLoopMethods[] = {"changed", "cycle"};
 // Hugging Face's environment does not let templates change values.
-constexpr std::string_view kForbidden[] = {"append", "clear",   "extend",  "insert",     "pop",
-                                           "popitem", "remove", "reverse", "setdefault", "sort",
-                                           "update"};
+constexpr std::string_view kForbidden[] = {"append",     "clear",   "extend", "insert",
+                                           "pop",        "popitem", "remove", "reverse",
+                                           "setdefault", "sort",    "update"};
 
 bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -40,8 +40,8 @@ bool is_forbidden(const Value& value, std::string_view name) {
     return is_one_of(kOfDict, name);
   }
   const List* list = value.list();
-  return list != nullptr && list->kind == ListKind::list && is_one_of(kForbidden, name) && name != "popitem" &&
-         name != "setdefault" && name != "update";
+  return list != nullptr && list->kind == ListKind::list && is_one_of(kForbidden, name) &&
+         name != "popitem" && name != "setdefault" && name != "update";
 }
 
 std::string object_name(const Value& value) {
@@ -53,9 +53,11 @@ Value missing_attribute(const Value& value, std::string_view name) {
 }
 
 std::optional<Value> find_method(const Value& value, std::string_view name) {
-  if (has_method(value, name)) return Value(std::make_shared<const Method>(Method{value, std::string(name)}));
+  if (has_method(value, name))
+    return Value(std::make_shared<const Method>(Method{value, std::string(name)}));
   if (is_forbidden(value, name))
-    return undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)));
+    return undefined(
+        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(value)));
   return std::nullopt;
 }
 
@@ -71,8 +73,12 @@ Value loop_attribute(const Value& value, const LoopState& loop, std::string_view
   if (name == "last") return Value(loop.index0 + 1 == size);
   if (name == "depth") return number(1);
   if (name == "depth0") return number(0);
-  if (name == "previtem") return loop.index0 == 0 ? undefined("there is no previous item") : (*loop.items)[loop.index0 - 1];
-  if (name == "nextitem") return loop.index0 + 1 == size ? undefined("there is no next item") : (*loop.items)[loop.index0 + 1];
+  if (name == "previtem")
+    return loop.index0 == 0 ? undefined("there is no previous item")
+                            : (*loop.items)[loop.index0 - 1];
+  if (name == "nextitem")
+    return loop.index0 + 1 == size ? undefined("there is no next item")
+                                   : (*loop.items)[loop.index0 + 1];
   if (auto method = find_method(value, name)) return *method;
   return missing_attribute(value, name);
 }
@@ -88,20 +94,27 @@ Value dict_view(Budget& budget, const Dict& dict, ListKind kind) {
   return make_list(budget, std::move(items), kind);
 }
 
-Value call_dict_method(Budget& budget, const Value& receiver, std::string_view name, Arguments arguments) {
+Value call_dict_method(Budget& budget, const Value& receiver, std::string_view name,
+                       Arguments arguments) {
   constexpr std::array<std::string_view, 2> kNames = {"key", "default"};
   const Dict& dict = *receiver.dict();
-  const BoundArguments bound(name, std::move(arguments), name == "get" ? std::span(kNames) : std::span<const std::string_view>());
+  const BoundArguments bound(
+      name, std::move(arguments),
+      name == "get" ? std::span(kNames) : std::span<const std::string_view>());
   if (name == "get") {
     const Value* found = find_key(budget, dict, bound.at(0));
     if (found != nullptr) return *found;
     return bound.find(1) != nullptr ? *bound.find(1) : Value();
   }
   if (name == "copy") return receiver;
-  return dict_view(budget, dict, name == "keys" ? ListKind::keys : name == "values" ? ListKind::values : ListKind::items);
+  return dict_view(budget, dict,
+                   name == "keys"     ? ListKind::keys
+                   : name == "values" ? ListKind::values
+                                      : ListKind::items);
 }
 
-Value call_list_method(Budget& budget, const List& list, std::string_view name, Arguments arguments) {
+Value call_list_method(Budget& budget, const List& list, std::string_view name,
+                       Arguments arguments) {
   constexpr std::array<std::string_view, 1> kNames = {"value"};
   const BoundArguments bound(name, std::move(arguments), kNames);
   const Value& wanted = bound.at(0);
@@ -115,15 +128,18 @@ Value call_list_method(Budget& budget, const List& list, std::string_view name, 
   return Value(count);
 }
 
-Value call_loop_method(Budget& budget, const LoopState& loop, std::string_view name, Arguments arguments) {
-  if (!arguments.named.empty()) throw RenderFailure{fmt::format("loop.{} takes no named arguments", name)};
+Value call_loop_method(Budget& budget, const LoopState& loop, std::string_view name,
+                       Arguments arguments) {
+  if (!arguments.named.empty())
+    throw RenderFailure{fmt::format("loop.{} takes no named arguments", name)};
   auto& given = arguments.positional;
   if (name == "cycle") {
     if (given.empty()) throw RenderFailure{"loop.cycle needs at least one value"};
     return given[loop.index0 % given.size()];
   }
   bool changed = !loop.changed_called || loop.last_changed.size() != given.size();
-  for (size_t i = 0; !changed && i < given.size(); ++i) changed = !equal(budget, loop.last_changed[i], given[i]);
+  for (size_t i = 0; !changed && i < given.size(); ++i)
+    changed = !equal(budget, loop.last_changed[i], given[i]);
   for (const Value& value : given) check_storable(value, "loop.changed");
   loop.changed_called = true;
   if (changed) loop.last_changed = std::move(given);
@@ -140,9 +156,11 @@ std::optional<Value> find_item(Budget& budget, const Value& value, const Value& 
   const auto index = as_integer(key);
   const List* list = value.list();
   const std::string* text = value.text();
-  if (!index || (text == nullptr && (list == nullptr || list->kind > ListKind::range))) return std::nullopt;
+  if (!index || (text == nullptr && (list == nullptr || list->kind > ListKind::range)))
+    return std::nullopt;
   if (text != nullptr) budget.step_bytes(text->size());
-  const auto size = static_cast<Integer>(text != nullptr ? count_code_points(*text) : list->items.size());
+  const auto size =
+      static_cast<Integer>(text != nullptr ? count_code_points(*text) : list->items.size());
   const Integer place = *index < 0 ? *index + size : *index;
   if (place < 0 || place >= size) return std::nullopt;
   if (list != nullptr) return list->items[static_cast<size_t>(place)];
@@ -178,7 +196,8 @@ Value get_item(Budget& budget, const Value& value, const Value& key) {
   require_defined(value);
   if (auto item = find_item(budget, value, key)) return *item;
   if (const std::string* name = key.text()) {
-    if (value.is<NamespacePointer>() || value.is<const LoopState*>()) return get_attribute(budget, value, *name);
+    if (value.is<NamespacePointer>() || value.is<const LoopState*>())
+      return get_attribute(budget, value, *name);
     if (auto method = find_method(value, *name)) return *method;
     return missing_attribute(value, *name);
   }
@@ -187,11 +206,15 @@ Value get_item(Budget& budget, const Value& value, const Value& key) {
   return undefined(fmt::format("{} has no element {}", object_name(value), shown.text()));
 }
 
-Value call_method(Budget& budget, const Value& receiver, std::string_view name, Arguments arguments) {
+Value call_method(Budget& budget, const Value& receiver, std::string_view name,
+                  Arguments arguments) {
   budget.step();
-  if (const std::string* text = receiver.text()) return call_text_method(budget, *text, name, std::move(arguments));
-  if (receiver.dict() != nullptr) return call_dict_method(budget, receiver, name, std::move(arguments));
-  if (const List* list = receiver.list()) return call_list_method(budget, *list, name, std::move(arguments));
+  if (const std::string* text = receiver.text())
+    return call_text_method(budget, *text, name, std::move(arguments));
+  if (receiver.dict() != nullptr)
+    return call_dict_method(budget, receiver, name, std::move(arguments));
+  if (const List* list = receiver.list())
+    return call_list_method(budget, *list, name, std::move(arguments));
   return call_loop_method(budget, **receiver.as<const LoopState*>(), name, std::move(arguments));
 }
 

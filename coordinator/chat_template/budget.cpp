@@ -9,11 +9,13 @@ void Budget::fail_steps() const {
 }
 
 void Budget::fail_memory() const {
-  throw RenderFailure{fmt::format("the template needs more than {} bytes of memory", limits_.max_live_bytes)};
+  throw RenderFailure{
+      fmt::format("the template needs more than {} bytes of memory", limits_.max_live_bytes)};
 }
 
 void Budget::fail_depth() const {
-  throw RenderFailure{fmt::format("the template nests or recurses deeper than {} levels", limits_.max_depth)};
+  throw RenderFailure{
+      fmt::format("the template nests or recurses deeper than {} levels", limits_.max_depth)};
 }
 
 }  // namespace convoy::jinja

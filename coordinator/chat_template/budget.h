@@ -1,5 +1,6 @@
-// What one rendering may use, counted while it runs. A template comes from whoever made the checkpoint and its variables
-// from whoever sent the request; neither may keep the process busy or fill its memory.
+// What one rendering may use, counted while it runs. A template comes from whoever made the
+// checkpoint and its variables from whoever sent the request; neither may keep the process busy or
+// fill its memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,8 @@
 
 namespace convoy::jinja {
 
-/// Ends a rendering; ChatTemplate::render turns it into an Error with the place in the template. Never leaves the box.
+/// Ends a rendering; ChatTemplate::render turns it into an Error with the place in the template.
+/// Never leaves the box.
 struct RenderFailure {
   std::string message;
 };
@@ -29,7 +31,8 @@ class Budget {
   /// Counts work; throws RenderFailure beyond max_steps.
   void step(uint64_t count = 1) {
     steps_ += count;
-    if (steps_ > limits_.max_steps) [[unlikely]] fail_steps();
+    if (steps_ > limits_.max_steps) [[unlikely]]
+      fail_steps();
   }
   /// Work on `bytes` bytes that were read or written in one go.
   void step_bytes(size_t bytes) { step(1 + bytes / 64); }
@@ -37,14 +40,16 @@ class Budget {
   /// Counts memory before it is taken; throws RenderFailure beyond max_live_bytes.
   void take(size_t bytes) {
     step_bytes(bytes);
-    if (bytes > limits_.max_live_bytes - live_bytes_) [[unlikely]] fail_memory();
+    if (bytes > limits_.max_live_bytes - live_bytes_) [[unlikely]]
+      fail_memory();
     live_bytes_ += bytes;
   }
   void give_back(size_t bytes) { live_bytes_ -= bytes; }
   uint64_t live_bytes() const { return live_bytes_; }
 
   void enter() {
-    if (++depth_ > limits_.max_depth) [[unlikely]] fail_depth();
+    if (++depth_ > limits_.max_depth) [[unlikely]]
+      fail_depth();
   }
   void leave() { --depth_; }
 
@@ -78,7 +83,9 @@ class DepthGuard {
 class MemoryCharge {
  public:
   MemoryCharge() = default;
-  MemoryCharge(Budget& budget, size_t bytes) : budget_(&budget), bytes_(bytes) { budget.take(bytes); }
+  MemoryCharge(Budget& budget, size_t bytes) : budget_(&budget), bytes_(bytes) {
+    budget.take(bytes);
+  }
   MemoryCharge(MemoryCharge&& other) noexcept
       : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   MemoryCharge& operator=(MemoryCharge&& other) noexcept {

@@ -1,4 +1,5 @@
-// Filters, tests, methods and functions that templates may use: those of Jinja and Python that real chat templates need.
+// Filters, tests, methods and functions that templates may use: those of Jinja and Python that real
+// chat templates need.
 #pragma once
 
 #include <ctime>
@@ -29,12 +30,13 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-/// Assigns arguments to parameters by place and name. RenderFailure "<function>: ..." for too many or unknown ones. At
-/// most kMaxParameters.
+/// Assigns arguments to parameters by place and name. RenderFailure "<function>: ..." for too many
+/// or unknown ones. At most kMaxParameters.
 class BoundArguments {
  public:
   static constexpr size_t kMaxParameters = 4;
-  BoundArguments(std::string_view function, Arguments arguments, std::span<const std::string_view> names);
+  BoundArguments(std::string_view function, Arguments arguments,
+                 std::span<const std::string_view> names);
 
   const Value* find(size_t index) const { return values_[index] ? &*values_[index] : nullptr; }
   /// RenderFailure when it was not given.
@@ -55,15 +57,17 @@ class BoundArguments {
 // Each throws RenderFailure where Jinja raises.
 Value apply_filter(Budget& budget, FilterId filter, const Value& value, Arguments arguments);
 bool apply_test(Budget& budget, TestId test, const Value& value, Arguments arguments);
-Value call_method(Budget& budget, const Value& receiver, std::string_view name, Arguments arguments);
+Value call_method(Budget& budget, const Value& receiver, std::string_view name,
+                  Arguments arguments);
 /// namespace, range, dict, raise_exception, strftime_now. `now` as in RenderOptions.
-Value call_function(Budget& budget, Function function, Arguments arguments, std::optional<std::time_t> now);
+Value call_function(Budget& budget, Function function, Arguments arguments,
+                    std::optional<std::time_t> now);
 
 /// namespace.name = value. RenderFailure for values that must not outlive their scope.
 void set_attribute(Budget& budget, Namespace& space, std::string_view name, Value value);
 
-/// value.name and value[key]. Undefined when there is none; a method where Python has one (also where the text of a key
-/// is a method's name and the key is missing).
+/// value.name and value[key]. Undefined when there is none; a method where Python has one (also
+/// where the text of a key is a method's name and the key is missing).
 Value get_attribute(Budget& budget, const Value& value, std::string_view name);
 Value get_item(Budget& budget, const Value& value, const Value& key);
 

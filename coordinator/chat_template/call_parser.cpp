@@ -1,4 +1,5 @@
-// The part of ExpressionParser that reads what follows a value: subscripts, calls, filters and tests.
+// The part of ExpressionParser that reads what follows a value: subscripts, calls, filters and
+// tests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +36,9 @@ const Expression* ExpressionParser::parse_subscript(const Expression* value) {
   if (at_symbol(",")) fail(current().offset, "several subscripts are not supported");
   if (skip_symbol(":")) {
     expression.kind = ExpressionKind::slice;
-    const auto part = [&]() { return at_symbol(":") || at_symbol("]") ? nullptr : parse_expression(); };
+    const auto part = [&]() {
+      return at_symbol(":") || at_symbol("]") ? nullptr : parse_expression();
+    };
     const Expression* stop = part();
     const Expression* step = skip_symbol(":") ? part() : nullptr;
     expression.children = {value, first, stop, step};
@@ -55,7 +58,8 @@ void ExpressionParser::parse_arguments(Expression& call) {
     first = false;
     if (at_symbol(")")) break;
     if (at_symbol("*") || at_symbol("**"))
-      fail(current().offset, fmt::format("\"{}\" in front of an argument is not supported", current().text));
+      fail(current().offset,
+           fmt::format("\"{}\" in front of an argument is not supported", current().text));
     if (current().kind == TokenKind::name && is_symbol(ahead(), "=")) {
       const Token& name = advance();
       const auto same = [&](const Keyword& keyword) { return keyword.name == name.text; };
@@ -65,7 +69,8 @@ void ExpressionParser::parse_arguments(Expression& call) {
       const std::string text = name.text;
       call.keywords.push_back({text, parse_expression()});
     } else {
-      if (!call.keywords.empty()) fail(current().offset, "an argument without a name follows one with a name");
+      if (!call.keywords.empty())
+        fail(current().offset, "an argument without a name follows one with a name");
       call.children.push_back(parse_expression());
     }
   }
@@ -75,23 +80,25 @@ void ExpressionParser::parse_arguments(Expression& call) {
 const Expression* ExpressionParser::parse_call(const Expression* callee) {
   Expression call;
   call.kind = ExpressionKind::call;
-  call.offset = callee->kind == ExpressionKind::attribute || callee->kind == ExpressionKind::name ? callee->offset
-                                                                                                  : current().offset;
+  call.offset = callee->kind == ExpressionKind::attribute || callee->kind == ExpressionKind::name
+                    ? callee->offset
+                    : current().offset;
   call.children = {callee};
   parse_arguments(call);
   check_call(call);
   return add(std::move(call));
 }
 
-// Nothing that a template can be given is callable except methods that is_method knows, so another one is refused when
-// the template is read and not in the middle of a conversation.
+// Nothing that a template can be given is callable except methods that is_method knows, so another
+// one is refused when the template is read and not in the middle of a conversation.
 void ExpressionParser::check_call(const Expression& call) const {
   const Expression& callee = *call.children[0];
   if (callee.kind == ExpressionKind::attribute && !is_method(callee.text))
     fail(callee.offset, fmt::format("the method \"{}\" is not supported", callee.text));
   if (callee.kind == ExpressionKind::name) {
     for (const std::string_view name : {"lipsum", "cycler", "joiner", "super", "self"}) {
-      if (callee.text == name) fail(callee.offset, fmt::format("the function \"{}\" is not supported", name));
+      if (callee.text == name)
+        fail(callee.offset, fmt::format("the function \"{}\" is not supported", name));
     }
   }
 }
@@ -112,7 +119,8 @@ const Expression* ExpressionParser::parse_one_filter(const Expression* value) {
   return add(std::move(expression));
 }
 
-// map("upper"), select("odd"), selectattr("role", "equalto", ...): the name is nearly always a literal.
+// map("upper"), select("odd"), selectattr("role", "equalto", ...): the name is nearly always a
+// literal.
 void ExpressionParser::check_named_builtin(const Expression& filter) const {
   const bool maps = filter.text == "map";
   const bool selects = filter.text == "select" || filter.text == "reject";
@@ -120,10 +128,13 @@ void ExpressionParser::check_named_builtin(const Expression& filter) const {
   const size_t place = selects_attribute ? 2 : 1;
   if ((!maps && !selects && !selects_attribute) || filter.children.size() <= place) return;
   const Expression& argument = *filter.children[place];
-  const std::string* name = argument.kind == ExpressionKind::constant ? argument.constant.text() : nullptr;
+  const std::string* name =
+      argument.kind == ExpressionKind::constant ? argument.constant.text() : nullptr;
   if (name == nullptr) return;
-  if (maps && !find_filter(*name)) fail(argument.offset, fmt::format("the filter \"{}\" is not supported", *name));
-  if (!maps && !find_test(*name)) fail(argument.offset, fmt::format("the test \"{}\" is not supported", *name));
+  if (maps && !find_filter(*name))
+    fail(argument.offset, fmt::format("the filter \"{}\" is not supported", *name));
+  if (!maps && !find_test(*name))
+    fail(argument.offset, fmt::format("the test \"{}\" is not supported", *name));
 }
 
 const Expression* ExpressionParser::parse_filters(const Expression* value) {
@@ -146,8 +157,9 @@ const Expression* ExpressionParser::parse_test(const Expression* value) {
   expression.test = *test;
   expression.children = {value};
   const TokenKind next = current().kind;
-  const bool is_value = next == TokenKind::name || next == TokenKind::text || next == TokenKind::integer ||
-                        next == TokenKind::real || at_symbol("[") || at_symbol("{");
+  const bool is_value = next == TokenKind::name || next == TokenKind::text ||
+                        next == TokenKind::integer || next == TokenKind::real || at_symbol("[") ||
+                        at_symbol("{");
   if (at_symbol("(")) {
     parse_arguments(expression);
   } else if (is_value && !at_word("else") && !at_word("or") && !at_word("and")) {
@@ -170,7 +182,8 @@ std::vector<Parameter> ExpressionParser::parse_parameters() {
     if (!parameters.empty()) expect_symbol(",");
     const size_t offset = current().offset;
     const NameId name = parse_new_name();
-    if (std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return p.name == name; }))
+    if (std::any_of(parameters.begin(), parameters.end(),
+                    [&](const Parameter& p) { return p.name == name; }))
       fail(offset, "the parameter is named twice");
     const Expression* otherwise = skip_symbol("=") ? parse_expression() : nullptr;
     if (otherwise == nullptr && !parameters.empty() && parameters.back().otherwise != nullptr)

@@ -23,7 +23,8 @@ ChatTemplate ChatTemplate::parse(std::string source, std::string name) {
   return ChatTemplate(std::make_unique<const State>(State{std::move(text), std::move(syntax)}));
 }
 
-Result<std::string> ChatTemplate::render(const boost::json::object& context, const RenderOptions& options) const {
+Result<std::string> ChatTemplate::render(const boost::json::object& context,
+                                         const RenderOptions& options) const {
   jinja::Budget budget(options.limits);
   jinja::Renderer renderer(state_->syntax, budget, options);
   try {

@@ -26,7 +26,8 @@ std::optional<std::string> read_file(const std::filesystem::path& path) {
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) throw StartError(fmt::format("{}: {}", path.string(), error.message()));
   if (size > kMaxFileBytes)
-    throw StartError(fmt::format("{}: {} bytes; at most {} are allowed", path.string(), size, kMaxFileBytes));
+    throw StartError(
+        fmt::format("{}: {} bytes; at most {} are allowed", path.string(), size, kMaxFileBytes));
   std::ifstream file(path, std::ios::binary);
   std::string text(size, '\0');
   file.read(text.data(), static_cast<std::streamsize>(size));
@@ -47,14 +48,15 @@ json::object read_config(const std::filesystem::path& path) {
 // "<s>" or {"content": "<s>", ...}.
 const json::value* token_text(const json::value& token) {
   if (token.is_string()) return &token;
-  const json::value* content = token.is_object() ? token.get_object().if_contains("content") : nullptr;
+  const json::value* content =
+      token.is_object() ? token.get_object().if_contains("content") : nullptr;
   return content != nullptr && content->is_string() ? content : nullptr;
 }
 
 json::object special_tokens(const json::object& config) {
   json::object tokens;
-  for (const std::string_view name :
-       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+  for (const std::string_view name : {"bos_token", "eos_token", "unk_token", "sep_token",
+                                      "pad_token", "cls_token", "mask_token"}) {
     const json::value* token = config.if_contains(name);
     const json::value* text = token != nullptr ? token_text(*token) : nullptr;
     if (text != nullptr) tokens[name] = *text;
@@ -93,22 +95,26 @@ json::object without_nulls(const json::object& message) {
 
 CheckpointTemplate::CheckpointTemplate(ChatTemplate main, std::optional<ChatTemplate> tool_use,
                                        json::object special_tokens)
-    : main_(std::move(main)), tool_use_(std::move(tool_use)), special_tokens_(std::move(special_tokens)) {}
+    : main_(std::move(main)),
+      tool_use_(std::move(tool_use)),
+      special_tokens_(std::move(special_tokens)) {}
 
 std::optional<CheckpointTemplate> CheckpointTemplate::load(const std::filesystem::path& directory) {
   const auto config_path = directory / "tokenizer_config.json";
   const json::object config = read_config(config_path);
   const auto template_path = directory / "chat_template.jinja";
   if (auto text = read_file(template_path)) {
-    return CheckpointTemplate(ChatTemplate::parse(std::move(*text), template_path.string()), std::nullopt,
-                              special_tokens(config));
+    return CheckpointTemplate(ChatTemplate::parse(std::move(*text), template_path.string()),
+                              std::nullopt, special_tokens(config));
   }
   const json::value* given = config.if_contains("chat_template");
   if (given == nullptr || given->is_null()) return std::nullopt;
   const std::string where = config_path.string() + " (chat_template)";
   if (const json::string* text = given->if_string())
-    return CheckpointTemplate(ChatTemplate::parse(std::string(*text), where), std::nullopt, special_tokens(config));
-  if (!given->is_array()) throw StartError(fmt::format("{}: must be a text or a list of templates", where));
+    return CheckpointTemplate(ChatTemplate::parse(std::string(*text), where), std::nullopt,
+                              special_tokens(config));
+  if (!given->is_array())
+    throw StartError(fmt::format("{}: must be a text or a list of templates", where));
   std::optional<ChatTemplate> main;
   std::optional<ChatTemplate> tool_use;
   for (const json::value& entry : given->get_array()) {
@@ -118,19 +124,22 @@ std::optional<CheckpointTemplate> CheckpointTemplate::load(const std::filesystem
       throw StartError(fmt::format("{}: every entry needs a name and a template", where));
     if (*name != "default" && *name != "tool_use") continue;
     auto& chosen = *name == "default" ? main : tool_use;
-    chosen = ChatTemplate::parse(std::string(*text), fmt::format("{}[{}]", where, std::string_view(*name)));
+    chosen = ChatTemplate::parse(std::string(*text),
+                                 fmt::format("{}[{}]", where, std::string_view(*name)));
   }
   if (!main) throw StartError(fmt::format("{}: the list has no template named \"default\"", where));
   return CheckpointTemplate(std::move(*main), std::move(tool_use), special_tokens(config));
 }
 
-Result<std::string> CheckpointTemplate::render(const json::object& request, const RenderOptions& options) const {
+Result<std::string> CheckpointTemplate::render(const json::object& request,
+                                               const RenderOptions& options) const {
   json::object context = special_tokens_;
   context["tools"] = nullptr;
   context["documents"] = nullptr;
   context["add_generation_prompt"] = false;
   for (const auto& entry : request) context[entry.key()] = entry.value();
-  if (json::value* messages = context.if_contains("messages"); messages != nullptr && messages->is_array()) {
+  if (json::value* messages = context.if_contains("messages");
+      messages != nullptr && messages->is_array()) {
     for (json::value& message : messages->get_array()) {
       if (message.is_object()) message = without_nulls(message.get_object());
     }

@@ -85,7 +85,8 @@ Arguments Renderer::evaluate_arguments(const Expression& expression) {
   Arguments arguments;
   for (size_t i = 1; i < expression.children.size(); ++i)
     arguments.positional.push_back(evaluate(*expression.children[i]));
-  for (const Keyword& keyword : expression.keywords) arguments.named.emplace_back(keyword.name, evaluate(*keyword.value));
+  for (const Keyword& keyword : expression.keywords)
+    arguments.named.emplace_back(keyword.name, evaluate(*keyword.value));
   return arguments;
 }
 
@@ -185,7 +186,8 @@ Value Renderer::call(const Value& callee, Arguments arguments) {
     return call_method(budget_, (*method)->receiver, (*method)->name, std::move(arguments));
   if (const auto* function = callee.as<Function>())
     return call_function(budget_, *function, std::move(arguments), options_.now);
-  if (const auto* macro = callee.as<MacroPointer>()) return call_macro(**macro, std::move(arguments));
+  if (const auto* macro = callee.as<MacroPointer>())
+    return call_macro(**macro, std::move(arguments));
   throw RenderFailure{fmt::format("'{}' object is not callable", type_name(callee))};
 }
 
@@ -193,7 +195,8 @@ void Renderer::bind_parameters(const MacroStatement& macro, Arguments& arguments
   auto& named = arguments.named;
   const auto take_named = [&](NameId name) -> std::optional<Value> {
     const std::string& text = syntax_.names[static_cast<size_t>(name)];
-    const auto found = std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first == text; });
+    const auto found = std::find_if(named.begin(), named.end(),
+                                    [&](const auto& entry) { return entry.first == text; });
     if (found == named.end()) return std::nullopt;
     Value value = std::move(found->second);
     named.erase(found);
@@ -210,7 +213,9 @@ void Renderer::bind_parameters(const MacroStatement& macro, Arguments& arguments
     } else if (parameter.otherwise != nullptr) {
       scope.set(parameter.name, evaluate(*parameter.otherwise));
     } else {
-      scope.set(parameter.name, undefined(fmt::format("parameter '{}' was not provided", syntax_.names[static_cast<size_t>(parameter.name)])));
+      scope.set(parameter.name,
+                undefined(fmt::format("parameter '{}' was not provided",
+                                      syntax_.names[static_cast<size_t>(parameter.name)])));
     }
   }
   if (macro.uses_caller && !has_caller) {
@@ -222,16 +227,19 @@ void Renderer::bind_parameters(const MacroStatement& macro, Arguments& arguments
 Value Renderer::call_macro(const Macro& macro, Arguments arguments) {
   const DepthGuard guard(budget_);
   const MacroStatement& statement = *macro.statement;
-  const std::string name = statement.name < 0 ? "caller" : syntax_.names[static_cast<size_t>(statement.name)];
+  const std::string name =
+      statement.name < 0 ? "caller" : syntax_.names[static_cast<size_t>(statement.name)];
   Scope scope(macro.scope);
   const Inside inside(*this, scope);
   bind_parameters(statement, arguments, scope);
   if (statement.uses_kwargs) {
     std::vector<std::pair<Value, Value>> entries;
-    for (auto& [key, value] : arguments.named) entries.emplace_back(make_text(budget_, key), std::move(value));
+    for (auto& [key, value] : arguments.named)
+      entries.emplace_back(make_text(budget_, key), std::move(value));
     scope.set(kKwargs, make_dict(budget_, std::move(entries)));
   } else if (!arguments.named.empty()) {
-    throw RenderFailure{fmt::format("macro '{}' takes no keyword argument '{}'", name, arguments.named[0].first)};
+    throw RenderFailure{
+        fmt::format("macro '{}' takes no keyword argument '{}'", name, arguments.named[0].first)};
   }
   auto& positional = arguments.positional;
   const size_t count = statement.parameters.size();

@@ -88,7 +88,8 @@ NameId ExpressionParser::intern(std::string_view name) {
 NameId ExpressionParser::parse_new_name() {
   const Token& token = expect_kind(TokenKind::name);
   for (const std::string_view constant : {"true", "false", "none", "True", "False", "None"}) {
-    if (token.text == constant) fail(token.offset, fmt::format("\"{}\" cannot be assigned to", constant));
+    if (token.text == constant)
+      fail(token.offset, fmt::format("\"{}\" cannot be assigned to", constant));
   }
   return intern(token.text);
 }
@@ -105,8 +106,8 @@ const Expression* ExpressionParser::add(Expression expression) {
   return syntax_.expressions.back().get();
 }
 
-const Expression* ExpressionParser::binary(ExpressionKind kind, size_t offset, const Expression* left,
-                                           const Expression* right) {
+const Expression* ExpressionParser::binary(ExpressionKind kind, size_t offset,
+                                           const Expression* left, const Expression* right) {
   Expression expression;
   expression.kind = kind;
   expression.offset = offset;
@@ -114,8 +115,8 @@ const Expression* ExpressionParser::binary(ExpressionKind kind, size_t offset, c
   return add(std::move(expression));
 }
 
-const Expression* ExpressionParser::arithmetic(Arithmetic operation, size_t offset, const Expression* left,
-                                               const Expression* right) {
+const Expression* ExpressionParser::arithmetic(Arithmetic operation, size_t offset,
+                                               const Expression* left, const Expression* right) {
   Expression expression;
   expression.kind = ExpressionKind::arithmetic;
   expression.offset = offset;
@@ -186,14 +187,16 @@ const Expression* ExpressionParser::parse_not() {
 
 const Expression* ExpressionParser::parse_comparison() {
   constexpr std::string_view kSymbols[] = {"==", "!=", "<", "<=", ">", ">="};
-  constexpr Comparison kComparisons[] = {Comparison::equal,      Comparison::not_equal, Comparison::less,
-                                         Comparison::less_equal, Comparison::greater,   Comparison::greater_equal};
+  constexpr Comparison kComparisons[] = {Comparison::equal,   Comparison::not_equal,
+                                         Comparison::less,    Comparison::less_equal,
+                                         Comparison::greater, Comparison::greater_equal};
   Expression expression;
   expression.kind = ExpressionKind::comparison;
   expression.offset = current().offset;
   expression.children = {parse_sum()};
   for (;;) {
-    const auto* found = std::find_if(std::begin(kSymbols), std::end(kSymbols), [&](auto s) { return at_symbol(s); });
+    const auto* found = std::find_if(std::begin(kSymbols), std::end(kSymbols),
+                                     [&](auto s) { return at_symbol(s); });
     const bool negated = at_word("not") && is_word(ahead(), "in");
     if (found == std::end(kSymbols) && !negated && !at_word("in")) break;
     if (expression.comparisons.empty()) expression.offset = current().offset;
@@ -231,11 +234,12 @@ const Expression* ExpressionParser::parse_concatenation() {
 
 const Expression* ExpressionParser::parse_product() {
   constexpr std::string_view kSymbols[] = {"*", "/", "//", "%"};
-  constexpr Arithmetic kOperations[] = {Arithmetic::multiply, Arithmetic::divide, Arithmetic::floor_divide,
-                                        Arithmetic::modulo};
+  constexpr Arithmetic kOperations[] = {Arithmetic::multiply, Arithmetic::divide,
+                                        Arithmetic::floor_divide, Arithmetic::modulo};
   const Expression* left = parse_power();
   for (;;) {
-    const auto* found = std::find_if(std::begin(kSymbols), std::end(kSymbols), [&](auto s) { return at_symbol(s); });
+    const auto* found = std::find_if(std::begin(kSymbols), std::end(kSymbols),
+                                     [&](auto s) { return at_symbol(s); });
     if (found == std::end(kSymbols)) return left;
     const size_t offset = advance().offset;
     left = arithmetic(kOperations[found - std::begin(kSymbols)], offset, left, parse_power());
@@ -271,7 +275,8 @@ const Expression* ExpressionParser::parse_name() {
   const Token& token = advance();
   Expression expression;
   expression.offset = token.offset;
-  if (token.text == "true" || token.text == "True" || token.text == "false" || token.text == "False") {
+  if (token.text == "true" || token.text == "True" || token.text == "false" ||
+      token.text == "False") {
     expression.constant = Value(token.text == "true" || token.text == "True");
   } else if (token.text == "none" || token.text == "None") {
     expression.constant = Value(None{});

@@ -1,4 +1,5 @@
-// Tokens to expressions, by Jinja's grammar (a filter binds tighter than arithmetic, "is" as tight as a filter).
+// Tokens to expressions, by Jinja's grammar (a filter binds tighter than arithmetic, "is" as tight
+// as a filter).
 #pragma once
 
 #include <algorithm>
@@ -35,7 +36,9 @@ class ExpressionParser {
   void expect_word(std::string_view word);
   const Token& expect_kind(TokenKind kind);
   [[noreturn]] void fail_unexpected(std::string_view expected) const;
-  [[noreturn]] void fail(size_t offset, std::string_view problem) const { source_.fail(offset, problem); }
+  [[noreturn]] void fail(size_t offset, std::string_view problem) const {
+    source_.fail(offset, problem);
+  }
 
   NameId intern(std::string_view name);
   /// For assignments, parameters and loop variables.
@@ -44,7 +47,8 @@ class ExpressionParser {
   const Expression* parse_expression(bool with_condition = true);
   /// One expression, or several with commas between them as a tuple.
   const Expression* parse_tuple(bool with_condition = true, bool parenthesized = false);
-  /// "filter(arguments) | filter..." applied to `value`; the current token is the first filter's name.
+  /// "filter(arguments) | filter..." applied to `value`; the current token is the first filter's
+  /// name.
   const Expression* parse_filters(const Expression* value);
   std::vector<Parameter> parse_parameters();
   const Expression* add(Expression expression);
@@ -90,8 +94,10 @@ class ExpressionParser {
   void parse_arguments(Expression& call);
   void check_call(const Expression& call) const;
   void check_named_builtin(const Expression& filter) const;
-  const Expression* binary(ExpressionKind kind, size_t offset, const Expression* left, const Expression* right);
-  const Expression* arithmetic(Arithmetic operation, size_t offset, const Expression* left, const Expression* right);
+  const Expression* binary(ExpressionKind kind, size_t offset, const Expression* left,
+                           const Expression* right);
+  const Expression* arithmetic(Arithmetic operation, size_t offset, const Expression* left,
+                               const Expression* right);
 
   std::vector<Token> tokens_;
   std::unordered_map<std::string, NameId> name_ids_;

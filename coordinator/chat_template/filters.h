@@ -1,4 +1,5 @@
-// The filters by box file: plain ones here, those on sequences in sequence_filters.cpp. Private to the builtins.
+// The filters by box file: plain ones here, those on sequences in sequence_filters.cpp. Private to
+// the builtins.
 #pragma once
 
 #include <span>

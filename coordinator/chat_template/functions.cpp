@@ -30,7 +30,9 @@ Value make_range(Budget& budget, Arguments arguments) {
   const Integer span = step > 0 ? stop - start : start - stop;
   const Integer stride = step > 0 ? step : -step;
   const Integer count = span <= 0 ? 0 : (span - 1) / stride + 1;
-  if (count > kMaxRange) throw RenderFailure{fmt::format("a range has more than {} items", static_cast<int64_t>(kMaxRange))};
+  if (count > kMaxRange)
+    throw RenderFailure{
+        fmt::format("a range has more than {} items", static_cast<int64_t>(kMaxRange))};
   MemoryCharge charge(budget, static_cast<size_t>(count) * sizeof(Value));
   std::vector<Value> items;
   items.reserve(static_cast<size_t>(count));
@@ -39,18 +41,22 @@ Value make_range(Budget& budget, Arguments arguments) {
 }
 
 // dict(mapping, name=value) and namespace(mapping, name=value).
-std::vector<std::pair<Value, Value>> entries_of(Budget& budget, std::string_view function, Arguments arguments) {
+std::vector<std::pair<Value, Value>> entries_of(Budget& budget, std::string_view function,
+                                                Arguments arguments) {
   std::vector<std::pair<Value, Value>> entries;
-  if (arguments.positional.size() > 1) throw RenderFailure{fmt::format("{}: at most one mapping is allowed", function)};
+  if (arguments.positional.size() > 1)
+    throw RenderFailure{fmt::format("{}: at most one mapping is allowed", function)};
   if (!arguments.positional.empty()) {
     const Value& given = arguments.positional[0];
     require_defined(given);
     if (given.dict() == nullptr)
-      throw RenderFailure{fmt::format("{}: a mapping is expected, not {}", function, type_name(given))};
+      throw RenderFailure{
+          fmt::format("{}: a mapping is expected, not {}", function, type_name(given))};
     entries = given.dict()->entries;
     budget.step(entries.size());
   }
-  for (auto& [name, value] : arguments.named) entries.emplace_back(make_text(budget, std::move(name)), std::move(value));
+  for (auto& [name, value] : arguments.named)
+    entries.emplace_back(make_text(budget, std::move(name)), std::move(value));
   return entries;
 }
 
@@ -71,19 +77,24 @@ Value format_time(Budget& budget, Arguments arguments, std::optional<std::time_t
   bound.at(0);
   // The mark in front tells an empty result from one that does not fit.
   const std::string format = "x" + std::string(bound.text(0, {}));
-  const std::time_t time = now ? *now : std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  const std::time_t time =
+      now ? *now : std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm parts{};
-  if (localtime_r(&time, &parts) == nullptr) throw RenderFailure{"strftime_now: the time is out of range"};
+  if (localtime_r(&time, &parts) == nullptr)
+    throw RenderFailure{"strftime_now: the time is out of range"};
   char buffer[1024];
   const size_t size = std::strftime(buffer, sizeof buffer, format.c_str(), &parts);
-  if (size == 0) throw RenderFailure{fmt::format("strftime_now: the result is longer than {} bytes", sizeof buffer - 2)};
+  if (size == 0)
+    throw RenderFailure{
+        fmt::format("strftime_now: the result is longer than {} bytes", sizeof buffer - 2)};
   return make_text(budget, std::string(buffer + 1, size - 1));
 }
 
 }  // namespace
 
 void set_attribute(Budget& budget, Namespace& space, std::string_view name, Value value) {
-  if (name.starts_with('_')) throw RenderFailure{fmt::format("a namespace attribute must not begin with _: {}", name)};
+  if (name.starts_with('_'))
+    throw RenderFailure{fmt::format("a namespace attribute must not begin with _: {}", name)};
   check_storable(value, "a namespace");
   budget.step(1 + space.attributes.size() / 8);
   for (auto& [present, attribute] : space.attributes) {
@@ -104,7 +115,8 @@ std::optional<Function> find_function(std::string_view name) {
   return std::nullopt;
 }
 
-Value call_function(Budget& budget, Function function, Arguments arguments, std::optional<std::time_t> now) {
+Value call_function(Budget& budget, Function function, Arguments arguments,
+                    std::optional<std::time_t> now) {
   budget.step();
   switch (function) {
     case Function::range:

@@ -31,9 +31,15 @@ std::string normalize_newlines(std::string text) {
   return text;
 }
 
-bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_decimal(char c) { return c >= '0' && c <= '9'; }
-bool is_name_part(char c) { return is_name_start(c) || is_decimal(c); }
+bool is_name_start(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+bool is_decimal(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_name_part(char c) {
+  return is_name_start(c) || is_decimal(c);
+}
 
 class Lexer {
  public:
@@ -57,7 +63,8 @@ class Lexer {
   }
 
   void skip_spaces() {
-    while (at_ < text_.size() && is_space(code_point(text_, at_))) at_ += code_point_size(text_, at_);
+    while (at_ < text_.size() && is_space(code_point(text_, at_)))
+      at_ += code_point_size(text_, at_);
   }
 
   // The end of a tag was read up to `at_`: removes what its sign and trim_blocks remove behind it.
@@ -123,7 +130,8 @@ class Lexer {
     finish_tag(before == '-', before != '+');
   }
 
-  // After "{%" and its sign: "raw %}" and the text up to "{% endraw %}". False when it is another block.
+  // After "{%" and its sign: "raw %}" and the text up to "{% endraw %}". False when it is another
+  // block.
   bool read_raw(size_t tag) {
     const size_t before = at_;
     skip_spaces();
@@ -144,7 +152,8 @@ class Lexer {
 
   void read_raw_text(size_t tag) {
     const size_t start = at_;
-    for (size_t end = text_.find("{%", start); end != std::string_view::npos; end = text_.find("{%", end + 1)) {
+    for (size_t end = text_.find("{%", start); end != std::string_view::npos;
+         end = text_.find("{%", end + 1)) {
       at_ = end + 2;
       const char sign = take_sign();
       skip_spaces();
@@ -163,7 +172,8 @@ class Lexer {
 
   bool read_tag_end(bool is_variable) {
     const std::string_view close = is_variable ? "}}" : "%}";
-    const bool signed_end = (here("-") || (!is_variable && here("+"))) && text_.substr(at_ + 1).starts_with(close);
+    const bool signed_end =
+        (here("-") || (!is_variable && here("+"))) && text_.substr(at_ + 1).starts_with(close);
     if (!signed_end && !here(close)) return false;
     const char sign = signed_end ? text_[at_] : '\0';
     add(is_variable ? TokenKind::variable_end : TokenKind::block_end, at_);
@@ -176,7 +186,8 @@ class Lexer {
     std::string open;  // the closing brackets that are waited for
     for (;;) {
       if (open.empty() && read_tag_end(is_variable)) return;
-      if (at_ >= text_.size()) source_.fail(tag, is_variable ? "\"{{\" is never closed" : "\"{%\" is never closed");
+      if (at_ >= text_.size())
+        source_.fail(tag, is_variable ? "\"{{\" is never closed" : "\"{%\" is never closed");
       const char c = text_[at_];
       if (is_space(code_point(text_, at_))) {
         skip_spaces();
@@ -196,7 +207,10 @@ class Lexer {
 
   // Digits with single underscores between them.
   void skip_digits() {
-    while (at_ < text_.size() && (is_decimal(text_[at_]) || (text_[at_] == '_' && at_ + 1 < text_.size() && is_decimal(text_[at_ + 1])))) ++at_;
+    while (at_ < text_.size() &&
+           (is_decimal(text_[at_]) ||
+            (text_[at_] == '_' && at_ + 1 < text_.size() && is_decimal(text_[at_ + 1]))))
+      ++at_;
   }
 
   void read_number() {
@@ -224,7 +238,8 @@ class Lexer {
     std::erase(digits, '_');
     add(is_real ? TokenKind::real : TokenKind::integer, start);
     if (is_real) {
-      const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), tokens_.back().real);
+      const auto read =
+          std::from_chars(digits.data(), digits.data() + digits.size(), tokens_.back().real);
       if (read.ec != std::errc()) source_.fail(start, "the number is out of range");
       return;
     }
@@ -232,7 +247,8 @@ class Lexer {
       source_.fail(start, "a number must not begin with 0");
     for (const char digit : digits) {
       Integer& value = tokens_.back().integer;
-      if (__builtin_mul_overflow(value, Integer{10}, &value) || __builtin_add_overflow(value, Integer{digit - '0'}, &value))
+      if (__builtin_mul_overflow(value, Integer{10}, &value) ||
+          __builtin_add_overflow(value, Integer{digit - '0'}, &value))
         source_.fail(start, "the integer does not fit 128 bits");
     }
   }
@@ -286,29 +302,34 @@ class Lexer {
     const char* last = text_.data() + std::min(at_ + most, text_.size());
     const auto read = std::from_chars(first, last, code, base);
     const auto count = static_cast<size_t>(read.ptr - first);
-    if (read.ec != std::errc() || count < least) source_.fail(start, "the escape needs more digits");
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) source_.fail(start, "the escape is no Unicode character");
+    if (read.ec != std::errc() || count < least)
+      source_.fail(start, "the escape needs more digits");
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+      source_.fail(start, "the escape is no Unicode character");
     append_code_point(value, code);
     at_ += count;
   }
 
   void read_symbol(std::string& open) {
-    constexpr std::string_view kSymbols[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]",
-                                             "(",  ")",  "{",  "}",  ">",  "<",  "=", ".", ":", "|", ",", ";"};
+    constexpr std::string_view kSymbols[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
+                                             "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                             ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     for (const auto symbol : kSymbols) {
       if (!here(symbol)) continue;
       const char c = symbol[0];
       if (c == '(' || c == '[' || c == '{') open += c == '(' ? ')' : c == '[' ? ']' : '}';
       if (c == ')' || c == ']' || c == '}') {
         if (open.empty()) source_.fail(at_, fmt::format("unexpected \"{}\"", c));
-        if (open.back() != c) source_.fail(at_, fmt::format("unexpected \"{}\", expected \"{}\"", c, open.back()));
+        if (open.back() != c)
+          source_.fail(at_, fmt::format("unexpected \"{}\", expected \"{}\"", c, open.back()));
         open.pop_back();
       }
       add(TokenKind::symbol, at_, std::string(symbol));
       at_ += symbol.size();
       return;
     }
-    source_.fail(at_, fmt::format("unexpected character \"{}\"", text_.substr(at_, code_point_size(text_, at_))));
+    source_.fail(at_, fmt::format("unexpected character \"{}\"",
+                                  text_.substr(at_, code_point_size(text_, at_))));
   }
 
   const Source& source_;
@@ -322,7 +343,8 @@ class Lexer {
 
 Source::Source(std::string text, std::string name) : name_(std::move(name)) {
   if (text.size() > kMaxSourceBytes)
-    throw StartError(fmt::format("{}: the template has {} bytes; at most {} are allowed", name_, text.size(), kMaxSourceBytes));
+    throw StartError(fmt::format("{}: the template has {} bytes; at most {} are allowed", name_,
+                                 text.size(), kMaxSourceBytes));
   const auto bad = find_ill_formed(text);
   text_ = std::move(text);
   if (bad) fail(*bad, "the template is not valid UTF-8");
@@ -333,7 +355,9 @@ std::string Source::place(size_t offset) const {
   const auto before = std::string_view(text_).substr(0, offset);
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
   const size_t newline = before.rfind('\n');
-  const size_t column = count_code_points(newline == std::string_view::npos ? before : before.substr(newline + 1)) + 1;
+  const size_t column =
+      count_code_points(newline == std::string_view::npos ? before : before.substr(newline + 1)) +
+      1;
   return fmt::format("{}: line {}, column {}", name_, line, column);
 }
 
@@ -341,6 +365,8 @@ void Source::fail(size_t offset, std::string_view problem) const {
   throw StartError(fmt::format("{}: {}", place(offset), problem));
 }
 
-std::vector<Token> tokenize(const Source& source) { return Lexer(source).run(); }
+std::vector<Token> tokenize(const Source& source) {
+  return Lexer(source).run();
+}
 
 }  // namespace convoy::jinja

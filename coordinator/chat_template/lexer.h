@@ -1,5 +1,5 @@
-// A template's source as tokens, with Jinja's rules for white space in Hugging Face's settings: trim_blocks and
-// lstrip_blocks on, one newline at the very end dropped, \r\n and \r read as \n.
+// A template's source as tokens, with Jinja's rules for white space in Hugging Face's settings:
+// trim_blocks and lstrip_blocks on, one newline at the very end dropped, \r\n and \r read as \n.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +28,14 @@ enum class TokenKind {
 
 struct Token {
   TokenKind kind = TokenKind::end;
-  size_t offset = 0;       ///< of its first byte in the source, for messages
-  std::string text;        ///< data, names, symbols; the value of a text literal
+  size_t offset = 0;  ///< of its first byte in the source, for messages
+  std::string text;   ///< data, names, symbols; the value of a text literal
   Integer integer = 0;
   double real = 0;
 };
 
-/// A source and its name. Errors are StartError "<name>: line 3, column 7: <problem>"; columns count code points.
+/// A source and its name. Errors are StartError "<name>: line 3, column 7: <problem>"; columns
+/// count code points.
 class Source {
  public:
   /// Normalises newlines. StartError when the text is not well-formed UTF-8 or larger than 1 MiB.

@@ -31,9 +31,12 @@ bool equal_dicts(Budget& budget, const Dict& left, const Dict& right) {
 int order_lists(Budget& budget, const List& left, const List& right) {
   const size_t common = std::min(left.items.size(), right.items.size());
   for (size_t i = 0; i < common; ++i) {
-    if (!equal(budget, left.items[i], right.items[i])) return order(budget, left.items[i], right.items[i]);
+    if (!equal(budget, left.items[i], right.items[i]))
+      return order(budget, left.items[i], right.items[i]);
   }
-  return left.items.size() < right.items.size() ? -1 : left.items.size() > right.items.size() ? 1 : 0;
+  return left.items.size() < right.items.size()   ? -1
+         : left.items.size() > right.items.size() ? 1
+                                                  : 0;
 }
 
 template <typename T>
@@ -122,9 +125,11 @@ bool equal(Budget& budget, const Value& left, const Value& right) {
   }
   if (left.list() != nullptr && right.list() != nullptr)
     return left.list() == right.list() || equal_lists(budget, *left.list(), *right.list());
-  if (left.dict() != nullptr && right.dict() != nullptr) return equal_dicts(budget, *left.dict(), *right.dict());
+  if (left.dict() != nullptr && right.dict() != nullptr)
+    return equal_dicts(budget, *left.dict(), *right.dict());
   if (left.state().index() != right.state().index()) return false;
-  if (const auto* space = left.as<NamespacePointer>()) return *space == *right.as<NamespacePointer>();
+  if (const auto* space = left.as<NamespacePointer>())
+    return *space == *right.as<NamespacePointer>();
   if (const auto* function = left.as<Function>()) return *function == *right.as<Function>();
   return left.is_undefined() || left.is_none();
 }
@@ -148,7 +153,8 @@ int order(Budget& budget, const Value& left, const Value& right) {
   if (first != nullptr && second != nullptr && first->kind == second->kind &&
       (first->kind == ListKind::list || first->kind == ListKind::tuple))
     return order_lists(budget, *first, *second);
-  throw RenderFailure{fmt::format("'{}' and '{}' cannot be ordered", type_name(left), type_name(right))};
+  throw RenderFailure{
+      fmt::format("'{}' and '{}' cannot be ordered", type_name(left), type_name(right))};
 }
 
 bool compare(Budget& budget, Comparison comparison, const Value& left, const Value& right) {
@@ -177,7 +183,8 @@ bool contains(Budget& budget, const Value& container, const Value& item) {
     require_defined(item);
     const std::string* part = item.text();
     if (part == nullptr)
-      throw RenderFailure{fmt::format("'in <string>' requires string as left operand, not {}", type_name(item))};
+      throw RenderFailure{
+          fmt::format("'in <string>' requires string as left operand, not {}", type_name(item))};
     budget.step_bytes(text->size());
     return text->find(*part) != std::string::npos;
   }
@@ -198,7 +205,8 @@ bool truth(const Value& value) {
   if (value.is_undefined() || value.is_none()) return false;
   if (const auto number = as_double(value)) return *number != 0;
   if (const std::string* text = value.text()) return !text->empty();
-  if (const List* list = value.list()) return list->kind == ListKind::generator || !list->items.empty();
+  if (const List* list = value.list())
+    return list->kind == ListKind::generator || !list->items.empty();
   if (const Dict* dict = value.dict()) return !dict->entries.empty();
   return true;
 }

@@ -1,4 +1,5 @@
-// Python's operators, truth and printing on template values. Each throws RenderFailure where Python or Jinja raises.
+// Python's operators, truth and printing on template values. Each throws RenderFailure where Python
+// or Jinja raises.
 #pragma once
 
 #include <string_view>

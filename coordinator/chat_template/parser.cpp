@@ -12,8 +12,10 @@ using Words = std::initializer_list<std::string_view>;
 
 class Parser : private ExpressionParser {
  public:
-  Parser(const Source& source, Syntax& syntax) : ExpressionParser(source, tokenize(source), syntax) {
-    for (const std::string_view name : {"loop", "caller", "varargs", "kwargs", "<captured text>"}) intern(name);
+  Parser(const Source& source, Syntax& syntax)
+      : ExpressionParser(source, tokenize(source), syntax) {
+    for (const std::string_view name : {"loop", "caller", "varargs", "kwargs", "<captured text>"})
+      intern(name);
   }
 
   void run() {
@@ -22,7 +24,8 @@ class Parser : private ExpressionParser {
   }
 
  private:
-  // Statements until "{% word" with one of `ends`, which stays the current token, or until the end of the template.
+  // Statements until "{% word" with one of `ends`, which stays the current token, or until the end
+  // of the template.
   Block parse_block(Words ends) {
     const Nesting nesting(*this);
     Block block;
@@ -66,7 +69,8 @@ class Parser : private ExpressionParser {
     skip_symbol(":");
     expect_kind(TokenKind::block_end);
     Block body = parse_block(ends);
-    if (current().kind == TokenKind::end) fail(opened_at, fmt::format("\"{}\" is never closed", opener));
+    if (current().kind == TokenKind::end)
+      fail(opened_at, fmt::format("\"{}\" is never closed", opener));
     return body;
   }
 
@@ -116,7 +120,8 @@ class Parser : private ExpressionParser {
     const bool closes = word.starts_with("end") || word == "else" || word == "elif";
     if (!closes) fail(offset, fmt::format("the statement \"{}\" is not supported", word));
     std::string expected;
-    for (const auto end : ends) expected += fmt::format("{}\"{}\"", expected.empty() ? "" : " or ", end);
+    for (const auto end : ends)
+      expected += fmt::format("{}\"{}\"", expected.empty() ? "" : " or ", end);
     if (expected.empty()) fail(offset, fmt::format("\"{}\" closes nothing", word));
     fail(offset, fmt::format("\"{}\" does not fit: expected {}", word, expected));
   }
@@ -198,7 +203,8 @@ class Parser : private ExpressionParser {
     statement.macro.offset = statement.offset;
     if (at_symbol("(")) statement.macro.parameters = parse_parameters();
     statement.value = parse_expression();
-    if (statement.value->kind != ExpressionKind::call) fail(statement.offset, "\"call\" needs a call");
+    if (statement.value->kind != ExpressionKind::call)
+      fail(statement.offset, "\"call\" needs a call");
     parse_macro_body(statement.macro, "call", "endcall");
   }
 
@@ -247,10 +253,12 @@ class Parser : private ExpressionParser {
     return target;
   }
 
-  // A body that is rendered on its own: break and continue inside do not belong to a loop around it.
+  // A body that is rendered on its own: break and continue inside do not belong to a loop around
+  // it.
   class LoopBarrier {
    public:
-    explicit LoopBarrier(Parser& parser) : parser_(parser), loops_(std::exchange(parser.loops_, 0)) {}
+    explicit LoopBarrier(Parser& parser)
+        : parser_(parser), loops_(std::exchange(parser.loops_, 0)) {}
     LoopBarrier(const LoopBarrier&) = delete;
     LoopBarrier& operator=(const LoopBarrier&) = delete;
     ~LoopBarrier() { parser_.loops_ = loops_; }

@@ -6,8 +6,8 @@
 
 namespace convoy::jinja {
 
-/// StartError with line and column for syntax errors, for constructs of Jinja that are not supported, and for nesting
-/// beyond kMaxParseDepth.
+/// StartError with line and column for syntax errors, for constructs of Jinja that are not
+/// supported, and for nesting beyond kMaxParseDepth.
 Syntax parse(const Source& source);
 
 /// Nested statements and brackets; also levels of an expression's tree ("a + b + c" has two).

@@ -14,7 +14,8 @@ namespace convoy::jinja {
 namespace {
 
 void append_text_repr(TextBuilder& out, std::string_view text) {
-  const bool double_quotes = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
+  const bool double_quotes =
+      text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
   const char quote = double_quotes ? '"' : '\'';
   out.append(quote);
   for (size_t at = 0; at < text.size();) {
@@ -68,7 +69,9 @@ void append_list_repr(TextBuilder& out, Budget& budget, const List& list) {
     case ListKind::keys:
     case ListKind::values:
     case ListKind::items:
-      out.append(list.kind == ListKind::keys ? "dict_keys([" : list.kind == ListKind::values ? "dict_values([" : "dict_items([");
+      out.append(list.kind == ListKind::keys     ? "dict_keys(["
+                 : list.kind == ListKind::values ? "dict_values(["
+                                                 : "dict_items([");
       append_items(out, budget, list);
       out.append("])");
       return;
@@ -80,7 +83,8 @@ void append_list_repr(TextBuilder& out, Budget& budget, const List& list) {
 }
 
 template <typename Entries, typename AppendKey>
-void append_entries(TextBuilder& out, Budget& budget, const Entries& entries, AppendKey append_key) {
+void append_entries(TextBuilder& out, Budget& budget, const Entries& entries,
+                    AppendKey append_key) {
   bool first = true;
   out.append('{');
   for (const auto& [key, value] : entries) {
@@ -95,7 +99,8 @@ void append_entries(TextBuilder& out, Budget& budget, const Entries& entries, Ap
 
 class JsonWriter {
  public:
-  JsonWriter(TextBuilder& out, Budget& budget, const JsonStyle& style) : out_(out), budget_(budget), style_(style) {}
+  JsonWriter(TextBuilder& out, Budget& budget, const JsonStyle& style)
+      : out_(out), budget_(budget), style_(style) {}
 
   void write(const Value& value, int level) {
     budget_.step();
@@ -106,8 +111,10 @@ class JsonWriter {
     if (const std::string* text = value.text()) return write_text(*text);
     if (const Dict* dict = value.dict()) return write_dict(*dict, level);
     const List* list = value.list();
-    if (list != nullptr && (list->kind == ListKind::list || list->kind == ListKind::tuple)) return write_list(*list, level);
-    throw RenderFailure{fmt::format("Object of type {} is not JSON serializable", type_name(value))};
+    if (list != nullptr && (list->kind == ListKind::list || list->kind == ListKind::tuple))
+      return write_list(*list, level);
+    throw RenderFailure{
+        fmt::format("Object of type {} is not JSON serializable", type_name(value))};
   }
 
  private:
@@ -122,7 +129,8 @@ class JsonWriter {
     size_t plain = 0;  // start of what is copied as it is
     for (size_t at = 0; at < text.size();) {
       const auto byte = static_cast<uint8_t>(text[at]);
-      const bool escaped = byte < 0x20 || byte == '"' || byte == '\\' || (byte >= 0x80 && style_.ensure_ascii);
+      const bool escaped =
+          byte < 0x20 || byte == '"' || byte == '\\' || (byte >= 0x80 && style_.ensure_ascii);
       if (!escaped) {
         ++at;
         continue;
@@ -148,7 +156,8 @@ class JsonWriter {
       out_.append(fmt::format("\\u{:04x}", static_cast<uint32_t>(c)));
     } else {
       const uint32_t rest = static_cast<uint32_t>(c) - 0x10000;
-      out_.append(fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF)));
+      out_.append(
+          fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF)));
     }
   }
 
@@ -183,8 +192,9 @@ class JsonWriter {
     entries.reserve(dict.entries.size());
     for (const auto& entry : dict.entries) entries.push_back(&entry);
     if (style_.sort_keys) {
-      std::stable_sort(entries.begin(), entries.end(),
-                       [&](const auto* a, const auto* b) { return order(budget_, a->first, b->first) < 0; });
+      std::stable_sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
+        return order(budget_, a->first, b->first) < 0;
+      });
     }
     out_.append('{');
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -223,7 +233,8 @@ std::string real_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char buffer[40];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
   std::string_view text(buffer, static_cast<size_t>(end - buffer));
   std::string out;
   if (text.front() == '-') {
@@ -240,8 +251,10 @@ std::string real_text(double value) {
     if (count > 1) out += "." + digits.substr(1);
     return out + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
   }
-  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (count <= exponent + 1) return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
+  if (exponent < 0)
+    return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (count <= exponent + 1)
+    return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
   const auto point = static_cast<size_t>(exponent + 1);
   return out + digits.substr(0, point) + "." + digits.substr(point);
 }
@@ -256,10 +269,12 @@ void append_repr(TextBuilder& out, Budget& budget, const Value& value) {
   if (const std::string* text = value.text()) return append_text_repr(out, *text);
   if (const List* list = value.list()) return append_list_repr(out, budget, *list);
   if (const Dict* dict = value.dict())
-    return append_entries(out, budget, dict->entries, [&](const Value& key) { append_repr(out, budget, key); });
+    return append_entries(out, budget, dict->entries,
+                          [&](const Value& key) { append_repr(out, budget, key); });
   if (const auto* space = value.as<NamespacePointer>()) {
     out.append("<Namespace ");
-    append_entries(out, budget, (*space)->attributes, [&](const std::string& key) { append_text_repr(out, key); });
+    append_entries(out, budget, (*space)->attributes,
+                   [&](const std::string& key) { append_text_repr(out, key); });
     return out.append('>');
   }
   throw RenderFailure{fmt::format("a {} cannot be printed", type_name(value))};

@@ -30,7 +30,8 @@ const Value* Scope::find(Budget& budget, NameId name) const {
 std::string Renderer::run(const boost::json::object& context) {
   Scope scope(nullptr);
   for (const auto& entry : context) {
-    const auto name = std::find(syntax_.names.begin() + kKnownNames, syntax_.names.end(), std::string_view(entry.key()));
+    const auto name = std::find(syntax_.names.begin() + kKnownNames, syntax_.names.end(),
+                                std::string_view(entry.key()));
     if (name == syntax_.names.end()) continue;
     scope.set(static_cast<NameId>(name - syntax_.names.begin()), from_json(entry.value()));
   }
@@ -42,8 +43,10 @@ std::string Renderer::run(const boost::json::object& context) {
 }
 
 void Renderer::write(std::string_view text) {
-  if (out_ == page_ && text.size() > budget_.limits().max_output_bytes - std::min(budget_.limits().max_output_bytes, page_->size()))
-    throw RenderFailure{fmt::format("the rendered text has more than {} bytes", budget_.limits().max_output_bytes)};
+  if (out_ == page_ && text.size() > budget_.limits().max_output_bytes -
+                                         std::min(budget_.limits().max_output_bytes, page_->size()))
+    throw RenderFailure{
+        fmt::format("the rendered text has more than {} bytes", budget_.limits().max_output_bytes)};
   out_->append(text);
 }
 
@@ -87,7 +90,8 @@ Renderer::Flow Renderer::execute(const Statement& statement) {
       assign(statement.target, capture(statement.body, statement.filters));
       return Flow::normal;
     case StatementKind::macro:
-      scope_->set(statement.macro.name, Value(std::make_shared<const Macro>(Macro{&statement.macro, scope_})));
+      scope_->set(statement.macro.name,
+                  Value(std::make_shared<const Macro>(Macro{&statement.macro, scope_})));
       return Flow::normal;
     case StatementKind::call_block:
       execute_call_block(statement);
@@ -109,7 +113,8 @@ Renderer::Flow Renderer::execute(const Statement& statement) {
 
 Renderer::Flow Renderer::execute_if(const Statement& statement) {
   for (const Branch& branch : statement.branches) {
-    if (branch.condition == nullptr || truth(evaluate(*branch.condition))) return execute(branch.body);
+    if (branch.condition == nullptr || truth(evaluate(*branch.condition)))
+      return execute(branch.body);
   }
   return Flow::normal;
 }
@@ -153,9 +158,11 @@ Renderer::Flow Renderer::execute_for(const Statement& statement) {
 Renderer::Flow Renderer::execute_with(const Statement& statement) {
   Scope scope(scope_);
   std::vector<Value> values;
-  for (const auto& [target, expression] : statement.assignments) values.push_back(evaluate(*expression));
+  for (const auto& [target, expression] : statement.assignments)
+    values.push_back(evaluate(*expression));
   const Inside inside(*this, scope);
-  for (size_t i = 0; i < values.size(); ++i) assign(statement.assignments[i].first, std::move(values[i]));
+  for (size_t i = 0; i < values.size(); ++i)
+    assign(statement.assignments[i].first, std::move(values[i]));
   return execute(statement.body);
 }
 
@@ -169,7 +176,8 @@ void Renderer::execute_call_block(const Statement& statement) {
   const Expression& expression = *statement.value;
   const Value callee = evaluate(*expression.children[0]);
   Arguments arguments = evaluate_arguments(expression);
-  arguments.named.emplace_back("caller", Value(std::make_shared<const Macro>(Macro{&statement.macro, scope_})));
+  arguments.named.emplace_back(
+      "caller", Value(std::make_shared<const Macro>(Macro{&statement.macro, scope_})));
   offset_ = expression.offset;
   write_value(call(callee, std::move(arguments)));
 }

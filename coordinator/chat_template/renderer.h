@@ -11,7 +11,8 @@
 
 namespace convoy::jinja {
 
-/// Variables of one block; those of the blocks around it are seen through it. Assignments stay within.
+/// Variables of one block; those of the blocks around it are seen through it. Assignments stay
+/// within.
 class Scope {
  public:
   explicit Scope(Scope* parent) : parent_(parent) {}
@@ -85,7 +86,8 @@ class Renderer {
   // Makes a scope the current one while it exists.
   class Inside {
    public:
-    Inside(Renderer& renderer, Scope& scope) : renderer_(renderer), outer_(std::exchange(renderer.scope_, &scope)) {}
+    Inside(Renderer& renderer, Scope& scope)
+        : renderer_(renderer), outer_(std::exchange(renderer.scope_, &scope)) {}
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
     ~Inside() { renderer_.scope_ = outer_; }

@@ -43,8 +43,9 @@ class AttributePath {
  private:
   void add_key(std::string part) {
     Integer number = 0;
-    const bool is_number = !part.empty() && part.size() < 18 &&
-                           std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool is_number =
+        !part.empty() && part.size() < 18 &&
+        std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!is_number) {
       keys_.push_back(make_text(budget_, std::move(part)));
       return;
@@ -78,18 +79,22 @@ Value first(const FilterCall& call) {
 
 void expect_reversible(const Value& value) {
   const List* list = value.list();
-  if (list != nullptr && list->kind == ListKind::generator) throw RenderFailure{"'generator' object is not reversible"};
+  if (list != nullptr && list->kind == ListKind::generator)
+    throw RenderFailure{"'generator' object is not reversible"};
 }
 
 Value last(const FilterCall& call) {
   expect_reversible(call.value);
   if (const List* list = call.value.list())
-    return list->items.empty() ? undefined("No last item, sequence was empty.") : list->items.back();
+    return list->items.empty() ? undefined("No last item, sequence was empty.")
+                               : list->items.back();
   const auto items = iterate(call.budget, call.value);
   return items.empty() ? undefined("No last item, sequence was empty.") : items.back();
 }
 
-Value list_filter(const FilterCall& call) { return make_list(call.budget, iterate(call.budget, call.value)); }
+Value list_filter(const FilterCall& call) {
+  return make_list(call.budget, iterate(call.budget, call.value));
+}
 
 Value items_filter(const FilterCall& call) {
   if (call.value.is_undefined()) return make_list(call.budget, {}, ListKind::generator);
@@ -102,21 +107,26 @@ Value join(const FilterCall& call) {
   auto items = iterate(call.budget, call.value);
   const AttributePath path(call.budget, call.arguments.find(1));
   for (Value& item : items) item = path.get(item);
-  const Value separator = call.arguments.find(0) != nullptr ? to_str(call.budget, *call.arguments.find(0)) : make_text(call.budget, "");
+  const Value separator = call.arguments.find(0) != nullptr
+                              ? to_str(call.budget, *call.arguments.find(0))
+                              : make_text(call.budget, "");
   return join_texts(call.budget, *separator.text(), items);
 }
 
 Value reverse(const FilterCall& call) {
-  if (call.value.text() != nullptr) return slice(call.budget, call.value, {Value(), Value(), Value(Integer{-1})});
+  if (call.value.text() != nullptr)
+    return slice(call.budget, call.value, {Value(), Value(), Value(Integer{-1})});
   const List* list = call.value.list();
   const bool was_generator = list != nullptr && list->kind == ListKind::generator;
   auto items = iterate(call.budget, call.value);
   std::reverse(items.begin(), items.end());
-  return make_list(call.budget, std::move(items), was_generator ? ListKind::list : ListKind::generator);
+  return make_list(call.budget, std::move(items),
+                   was_generator ? ListKind::list : ListKind::generator);
 }
 
 // Sorts `items` by `keys`; stable, also in reverse.
-std::vector<Value> sorted(Budget& budget, const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse) {
+std::vector<Value> sorted(Budget& budget, const std::vector<Value>& items,
+                          const std::vector<Value>& keys, bool reverse) {
   MemoryCharge charge(budget, items.size() * sizeof(size_t));
   std::vector<size_t> places(items.size());
   for (size_t i = 0; i < places.size(); ++i) places[i] = i;
@@ -133,26 +143,31 @@ Value sort(const FilterCall& call) {
   const auto items = iterate(call.budget, call.value);
   const bool case_sensitive = call.arguments.flag(1, false);
   if (const Value* attribute = call.arguments.find(2);
-      attribute != nullptr && attribute->text() != nullptr && attribute->text()->find(',') != std::string::npos)
+      attribute != nullptr && attribute->text() != nullptr &&
+      attribute->text()->find(',') != std::string::npos)
     throw RenderFailure{"sort by several attributes is not supported"};
   const AttributePath path(call.budget, call.arguments.find(2));
   std::vector<Value> keys;
   keys.reserve(items.size());
-  for (const Value& item : items) keys.push_back(folded(call.budget, path.get(item), case_sensitive));
+  for (const Value& item : items)
+    keys.push_back(folded(call.budget, path.get(item), case_sensitive));
   return make_list(call.budget, sorted(call.budget, items, keys, call.arguments.flag(0, false)));
 }
 
 Value dictsort(const FilterCall& call) {
   require_defined(call.value);
   if (call.value.dict() == nullptr)
-    throw RenderFailure{fmt::format("dictsort: a mapping is expected, not {}", type_name(call.value))};
+    throw RenderFailure{
+        fmt::format("dictsort: a mapping is expected, not {}", type_name(call.value))};
   const std::string_view by = call.arguments.text(1, "key");
-  if (by != "key" && by != "value") throw RenderFailure{"dictsort: by must be \"key\" or \"value\""};
+  if (by != "key" && by != "value")
+    throw RenderFailure{"dictsort: by must be \"key\" or \"value\""};
   const auto items = iterate(call.budget, call_method(call.budget, call.value, "items", {}));
   std::vector<Value> keys;
   keys.reserve(items.size());
   for (const Value& item : items)
-    keys.push_back(folded(call.budget, item.list()->items[by == "key" ? 0 : 1], call.arguments.flag(0, false)));
+    keys.push_back(folded(call.budget, item.list()->items[by == "key" ? 0 : 1],
+                          call.arguments.flag(0, false)));
   return make_list(call.budget, sorted(call.budget, items, keys, call.arguments.flag(2, false)));
 }
 
@@ -165,7 +180,9 @@ Value unique(const FilterCall& call) {
     Value key = folded(call.budget, path.get(item), call.arguments.flag(0, false));
     if (key.dict() != nullptr || (key.list() != nullptr && key.list()->kind == ListKind::list))
       throw RenderFailure{fmt::format("unhashable type: '{}'", type_name(key))};
-    if (std::any_of(seen.begin(), seen.end(), [&](const Value& other) { return equal(call.budget, other, key); })) continue;
+    if (std::any_of(seen.begin(), seen.end(),
+                    [&](const Value& other) { return equal(call.budget, other, key); }))
+      continue;
     seen.push_back(std::move(key));
     result.push_back(item);
   }
@@ -189,15 +206,20 @@ Value extreme(const FilterCall& call, int sign) {
   return items[best];
 }
 
-Value least(const FilterCall& call) { return extreme(call, -1); }
-Value most(const FilterCall& call) { return extreme(call, 1); }
+Value least(const FilterCall& call) {
+  return extreme(call, -1);
+}
+Value most(const FilterCall& call) {
+  return extreme(call, 1);
+}
 
 Value sum(const FilterCall& call) {
   const auto items = iterate(call.budget, call.value);
   const AttributePath path(call.budget, call.arguments.find(0));
   Value total = call.arguments.find(1) != nullptr ? *call.arguments.find(1) : Value(Integer{0});
   if (total.text() != nullptr) throw RenderFailure{"sum: texts cannot be summed; use join"};
-  for (const Value& item : items) total = calculate(call.budget, Arithmetic::add, total, path.get(item));
+  for (const Value& item : items)
+    total = calculate(call.budget, Arithmetic::add, total, path.get(item));
   return total;
 }
 
@@ -211,7 +233,8 @@ Value batch(const FilterCall& call) {
   std::vector<Value> batches;
   for (size_t start = 0; start < items.size(); start += width) {
     const size_t end = std::min(start + width, items.size());
-    std::vector<Value> part(items.begin() + static_cast<ptrdiff_t>(start), items.begin() + static_cast<ptrdiff_t>(end));
+    std::vector<Value> part(items.begin() + static_cast<ptrdiff_t>(start),
+                            items.begin() + static_cast<ptrdiff_t>(end));
     if (filler != nullptr && !filler->is_none()) part.resize(width, *filler);
     batches.push_back(make_list(call.budget, std::move(part)));
   }
@@ -238,7 +261,8 @@ constexpr Filter kSequenceFilters[] = {
 std::optional<std::string> take_name(Arguments& arguments, size_t place, std::string_view filter) {
   if (arguments.positional.size() <= place) return std::nullopt;
   const std::string* name = arguments.positional[place].text();
-  if (name == nullptr) throw RenderFailure{fmt::format("{}: the name of a filter or test must be a text", filter)};
+  if (name == nullptr)
+    throw RenderFailure{fmt::format("{}: the name of a filter or test must be a text", filter)};
   std::string result = *name;
   arguments.positional.erase(arguments.positional.begin() + static_cast<ptrdiff_t>(place));
   return result;
@@ -257,7 +281,8 @@ Value map(Budget& budget, const Value& value, Arguments arguments) {
     const auto name = take_name(arguments, 0, "map");
     const auto filter = find_filter(*name);
     if (!filter) throw RenderFailure{fmt::format("the filter \"{}\" is not supported", *name)};
-    for (const Value& item : items) result.push_back(apply_filter(budget, *filter, item, arguments));
+    for (const Value& item : items)
+      result.push_back(apply_filter(budget, *filter, item, arguments));
   }
   return make_list(budget, std::move(result), ListKind::generator);
 }
@@ -312,7 +337,11 @@ constexpr ForwardingFilter kForwardingFilters[] = {
 
 }  // namespace
 
-std::span<const Filter> sequence_filters() { return kSequenceFilters; }
-std::span<const ForwardingFilter> forwarding_filters() { return kForwardingFilters; }
+std::span<const Filter> sequence_filters() {
+  return kSequenceFilters;
+}
+std::span<const ForwardingFilter> forwarding_filters() {
+  return kForwardingFilters;
+}
 
 }  // namespace convoy::jinja

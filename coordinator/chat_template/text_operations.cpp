@@ -17,10 +17,12 @@ namespace {
 using Names = std::array<std::string_view, 2>;
 
 bool is_line_break(char32_t c) {
-  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
+         c == 0x2029;
 }
 
-Value make_view_list(Budget& budget, const std::vector<std::string_view>& parts, ListKind kind = ListKind::list) {
+Value make_view_list(Budget& budget, const std::vector<std::string_view>& parts,
+                     ListKind kind = ListKind::list) {
   std::vector<Value> items;
   items.reserve(parts.size());
   for (const auto part : parts) items.push_back(make_text(budget, std::string(part)));
@@ -43,7 +45,8 @@ std::vector<std::string_view> split_spaces(std::string_view text, size_t most) {
   return parts;
 }
 
-std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, size_t most) {
+std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
+                                       size_t most) {
   std::vector<std::string_view> parts;
   size_t start = 0;
   while (parts.size() < most) {
@@ -56,7 +59,8 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
   return parts;
 }
 
-std::vector<std::string_view> split_at_from_right(std::string_view text, std::string_view separator, size_t most) {
+std::vector<std::string_view> split_at_from_right(std::string_view text, std::string_view separator,
+                                                  size_t most) {
   std::vector<std::string_view> parts;
   while (parts.size() < most) {
     const size_t found = text.rfind(separator);
@@ -74,13 +78,17 @@ Value split(Budget& budget, std::string_view text, bool from_right, Arguments ar
   const BoundArguments bound(from_right ? "rsplit" : "split", std::move(arguments), kNames);
   const auto separator = bound.optional_text(0);
   const Integer most = bound.integer(1, -1);
-  const size_t limit = most < 0 || most > static_cast<Integer>(text.size()) ? text.size() + 1 : static_cast<size_t>(most);
+  const size_t limit = most < 0 || most > static_cast<Integer>(text.size())
+                           ? text.size() + 1
+                           : static_cast<size_t>(most);
   if (separator && separator->empty()) throw RenderFailure{"split: the separator is empty"};
   if (!separator) {
-    if (from_right && most >= 0) throw RenderFailure{"rsplit at white space with a limit is not supported"};
+    if (from_right && most >= 0)
+      throw RenderFailure{"rsplit at white space with a limit is not supported"};
     return make_view_list(budget, split_spaces(text, limit));
   }
-  return make_view_list(budget, from_right ? split_at_from_right(text, *separator, limit) : split_at(text, *separator, limit));
+  return make_view_list(budget, from_right ? split_at_from_right(text, *separator, limit)
+                                           : split_at(text, *separator, limit));
 }
 
 Value strip_method(Budget& budget, std::string_view text, StripSides sides, Arguments arguments) {
@@ -94,11 +102,14 @@ bool matches_end(std::string_view text, std::string_view method, Arguments argum
   constexpr std::array<std::string_view, 1> kNames = {"prefix"};
   const bool starts = method == "startswith";
   const BoundArguments bound(method, std::move(arguments), kNames);
-  const auto matches = [&](std::string_view part) { return starts ? text.starts_with(part) : text.ends_with(part); };
+  const auto matches = [&](std::string_view part) {
+    return starts ? text.starts_with(part) : text.ends_with(part);
+  };
   const List* list = bound.at(0).list();
   if (list == nullptr || list->kind != ListKind::tuple) return matches(bound.text(0, {}));
   return std::any_of(list->items.begin(), list->items.end(), [&](const Value& item) {
-    if (item.text() == nullptr) throw RenderFailure{fmt::format("{}: the tuple must hold texts only", method)};
+    if (item.text() == nullptr)
+      throw RenderFailure{fmt::format("{}: the tuple must hold texts only", method)};
     return matches(*item.text());
   });
 }
@@ -109,7 +120,8 @@ Value find_part(std::string_view text, std::string_view method, Arguments argume
   bound.at(0);
   const std::string_view part = bound.text(0, {});
   const size_t found = method == "rfind" ? text.rfind(part) : text.find(part);
-  if (found != std::string_view::npos) return Value(static_cast<Integer>(count_code_points(text.substr(0, found))));
+  if (found != std::string_view::npos)
+    return Value(static_cast<Integer>(count_code_points(text.substr(0, found))));
   if (method == "index") throw RenderFailure{"substring not found"};
   return Value(Integer{-1});
 }
@@ -121,7 +133,9 @@ Value count_parts(std::string_view text, Arguments arguments) {
   const std::string_view part = bound.text(0, {});
   if (part.empty()) return Value(static_cast<Integer>(count_code_points(text) + 1));
   Integer count = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++count;
+  for (size_t at = text.find(part); at != std::string_view::npos;
+       at = text.find(part, at + part.size()))
+    ++count;
   return Value(count);
 }
 
@@ -134,7 +148,8 @@ Value partition(Budget& budget, std::string_view text, bool from_right, Argument
   const size_t found = from_right ? text.rfind(separator) : text.find(separator);
   std::vector<std::string_view> parts;
   if (found == std::string_view::npos) {
-    parts = from_right ? std::vector<std::string_view>{"", "", text} : std::vector<std::string_view>{text, "", ""};
+    parts = from_right ? std::vector<std::string_view>{"", "", text}
+                       : std::vector<std::string_view>{text, "", ""};
   } else {
     parts = {text.substr(0, found), separator, text.substr(found + separator.size())};
   }
@@ -179,13 +194,15 @@ std::optional<bool> test_characters(std::string_view text, std::string_view name
   if (name == "isdigit") return all_characters(text, &is_digit);
   if (name == "isalpha") return all_characters(text, &is_alphabetic);
   if (name == "isspace") return all_characters(text, &is_space);
-  if (name == "isalnum") return all_characters(text, [](char32_t c) { return is_alphabetic(c) || is_digit(c); });
+  if (name == "isalnum")
+    return all_characters(text, [](char32_t c) { return is_alphabetic(c) || is_digit(c); });
   if (name == "isupper") return all_cased(text, &is_lower_case);
   if (name == "islower") return all_cased(text, &is_upper_case);
   return std::nullopt;
 }
 
-Value remove_end(Budget& budget, std::string_view text, std::string_view method, Arguments arguments) {
+Value remove_end(Budget& budget, std::string_view text, std::string_view method,
+                 Arguments arguments) {
   constexpr std::array<std::string_view, 1> kNames = {"affix"};
   const BoundArguments bound(method, std::move(arguments), kNames);
   bound.at(0);
@@ -203,7 +220,8 @@ Value join_method(Budget& budget, std::string_view separator, Arguments argument
   const BoundArguments bound("join", std::move(arguments), kNames);
   const auto items = iterate(budget, bound.at(0));
   for (const Value& item : items) {
-    if (item.text() == nullptr) throw RenderFailure{fmt::format("join: a text is expected, not {}", type_name(item))};
+    if (item.text() == nullptr)
+      throw RenderFailure{fmt::format("join: a text is expected, not {}", type_name(item))};
   }
   return join_texts(budget, separator, items);
 }
@@ -217,19 +235,20 @@ Value replace_method(Budget& budget, std::string_view text, Arguments arguments)
 }
 
 constexpr std::string_view kTextMethods[] = {
-    "capitalize", "count",   "endswith", "find",     "index",        "isalnum",      "isalpha",    "isdigit",
-    "islower",    "isspace", "isupper",  "join",     "lower",        "lstrip",       "partition",  "removeprefix",
-    "removesuffix", "replace", "rfind",  "rpartition", "rsplit",     "rstrip",       "split",      "splitlines",
-    "startswith", "strip",   "title",    "upper"};
+    "capitalize", "count",        "endswith",     "find",       "index", "isalnum",    "isalpha",
+    "isdigit",    "islower",      "isspace",      "isupper",    "join",  "lower",      "lstrip",
+    "partition",  "removeprefix", "removesuffix", "replace",    "rfind", "rpartition", "rsplit",
+    "rstrip",     "split",        "splitlines",   "startswith", "strip", "title",      "upper"};
 
 }  // namespace
 
 bool has_text_method(std::string_view name) {
-  return std::find(std::begin(kTextMethods), std::end(kTextMethods), name) != std::end(kTextMethods);
+  return std::find(std::begin(kTextMethods), std::end(kTextMethods), name) !=
+         std::end(kTextMethods);
 }
 
-Value replace_text(Budget& budget, std::string_view text, std::string_view old, std::string_view with,
-                   std::optional<Integer> count) {
+Value replace_text(Budget& budget, std::string_view text, std::string_view old,
+                   std::string_view with, std::optional<Integer> count) {
   Integer left = count && *count >= 0 ? *count : static_cast<Integer>(text.size()) + 1;
   TextBuilder out(budget);
   budget.step_bytes(text.size());
@@ -286,18 +305,25 @@ Value join_texts(Budget& budget, std::string_view separator, const std::vector<V
   return make_text(std::move(out), budget);
 }
 
-Value call_text_method(Budget& budget, const std::string& text, std::string_view name, Arguments arguments) {
+Value call_text_method(Budget& budget, const std::string& text, std::string_view name,
+                       Arguments arguments) {
   budget.step_bytes(text.size());
-  if (name == "split" || name == "rsplit") return split(budget, text, name == "rsplit", std::move(arguments));
+  if (name == "split" || name == "rsplit")
+    return split(budget, text, name == "rsplit", std::move(arguments));
   if (name == "strip") return strip_method(budget, text, {}, std::move(arguments));
-  if (name == "lstrip") return strip_method(budget, text, {.left = true, .right = false}, std::move(arguments));
-  if (name == "rstrip") return strip_method(budget, text, {.left = false, .right = true}, std::move(arguments));
-  if (name == "startswith" || name == "endswith") return Value(matches_end(text, name, std::move(arguments)));
-  if (name == "find" || name == "rfind" || name == "index") return find_part(text, name, std::move(arguments));
+  if (name == "lstrip")
+    return strip_method(budget, text, {.left = true, .right = false}, std::move(arguments));
+  if (name == "rstrip")
+    return strip_method(budget, text, {.left = false, .right = true}, std::move(arguments));
+  if (name == "startswith" || name == "endswith")
+    return Value(matches_end(text, name, std::move(arguments)));
+  if (name == "find" || name == "rfind" || name == "index")
+    return find_part(text, name, std::move(arguments));
   if (name == "count") return count_parts(text, std::move(arguments));
   if (name == "replace") return replace_method(budget, text, std::move(arguments));
   if (name == "join") return join_method(budget, text, std::move(arguments));
-  if (name == "removeprefix" || name == "removesuffix") return remove_end(budget, text, name, std::move(arguments));
+  if (name == "removeprefix" || name == "removesuffix")
+    return remove_end(budget, text, name, std::move(arguments));
   if (name == "partition" || name == "rpartition")
     return partition(budget, text, name == "rpartition", std::move(arguments));
   expect_no_arguments(name, std::move(arguments));

@@ -10,8 +10,8 @@
 namespace convoy::jinja {
 
 /// str.replace(); `count` absent: all.
-Value replace_text(Budget& budget, std::string_view text, std::string_view old, std::string_view with,
-                   std::optional<Integer> count);
+Value replace_text(Budget& budget, std::string_view text, std::string_view old,
+                   std::string_view with, std::optional<Integer> count);
 /// str.splitlines().
 std::vector<std::string_view> split_lines(std::string_view text);
 /// str.capitalize().
@@ -22,6 +22,7 @@ Value join_texts(Budget& budget, std::string_view separator, const std::vector<V
 bool has_text_method(std::string_view name);
 /// `name` must be one that has_text_method knows.
 struct Arguments;
-Value call_text_method(Budget& budget, const std::string& text, std::string_view name, Arguments arguments);
+Value call_text_method(Budget& budget, const std::string& text, std::string_view name,
+                       Arguments arguments);
 
 }  // namespace convoy::jinja

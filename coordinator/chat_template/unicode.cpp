@@ -36,25 +36,32 @@ Decoded decode(std::string_view text, size_t offset) {
 }
 
 bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
-using CaseFunction = void (*)(const char*, uint32_t, icu::StringPiece, icu::ByteSink&, icu::Edits*, UErrorCode&);
+using CaseFunction = void (*)(const char*, uint32_t, icu::StringPiece, icu::ByteSink&, icu::Edits*,
+                              UErrorCode&);
 
 std::string map_case(std::string_view text, CaseFunction function) {
   UErrorCode error = U_ZERO_ERROR;
   std::string out;
   icu::StringByteSink<std::string> sink(&out);
-  function("", 0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink, nullptr, error);
+  function("", 0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink, nullptr,
+           error);
   CONVOY_CHECK(U_SUCCESS(error), u_errorName(error));
   return out;
 }
 
 }  // namespace
 
-size_t code_point_size(std::string_view text, size_t offset) { return decode(text, offset).size; }
+size_t code_point_size(std::string_view text, size_t offset) {
+  return decode(text, offset).size;
+}
 
-char32_t code_point(std::string_view text, size_t offset) { return decode(text, offset).value; }
+char32_t code_point(std::string_view text, size_t offset) {
+  return decode(text, offset).value;
+}
 
 std::optional<size_t> find_ill_formed(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
@@ -97,8 +104,9 @@ void append_code_point(std::string& text, char32_t c) {
 }
 
 bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
 }
 
 bool is_printable(char32_t c) {
@@ -119,7 +127,8 @@ bool is_printable(char32_t c) {
   }
 }
 
-std::string_view strip(std::string_view text, std::optional<std::string_view> chars, StripSides sides) {
+std::string_view strip(std::string_view text, std::optional<std::string_view> chars,
+                       StripSides sides) {
   const auto drops = [&](std::string_view character) {
     if (!chars) return is_space(code_point(character, 0));
     // Never matches inside another character: UTF-8 lead bytes are no continuation bytes.
@@ -169,12 +178,20 @@ std::string to_title(std::string_view character) {
   return out;
 }
 
-bool is_cased(char32_t c) { return c <= 0x10FFFF && u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASED) != 0; }
-bool is_upper_case(char32_t c) { return c <= 0x10FFFF && u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_UPPERCASE) != 0; }
-bool is_lower_case(char32_t c) { return c <= 0x10FFFF && u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_LOWERCASE) != 0; }
+bool is_cased(char32_t c) {
+  return c <= 0x10FFFF && u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASED) != 0;
+}
+bool is_upper_case(char32_t c) {
+  return c <= 0x10FFFF && u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_UPPERCASE) != 0;
+}
+bool is_lower_case(char32_t c) {
+  return c <= 0x10FFFF && u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_LOWERCASE) != 0;
+}
 bool is_alphabetic(char32_t c) {
   return c <= 0x10FFFF && (U_MASK(u_charType(static_cast<UChar32>(c))) & U_GC_L_MASK) != 0;
 }
-bool is_digit(char32_t c) { return c <= 0x10FFFF && u_isdigit(static_cast<UChar32>(c)) != 0; }
+bool is_digit(char32_t c) {
+  return c <= 0x10FFFF && u_isdigit(static_cast<UChar32>(c)) != 0;
+}
 
 }  // namespace convoy::jinja

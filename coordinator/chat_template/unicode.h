@@ -1,5 +1,5 @@
-// Texts as Python sees them, that is, as sequences of code points, kept in UTF-8. A byte that is no well-formed UTF-8
-// counts as one code point by itself.
+// Texts as Python sees them, that is, as sequences of code points, kept in UTF-8. A byte that is no
+// well-formed UTF-8 counts as one code point by itself.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ struct StripSides {
   bool left = true;
   bool right = true;
 };
-std::string_view strip(std::string_view text, std::optional<std::string_view> chars, StripSides sides);
+std::string_view strip(std::string_view text, std::optional<std::string_view> chars,
+                       StripSides sides);
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);

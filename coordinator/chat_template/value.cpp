@@ -115,7 +115,9 @@ Value make_dict(Budget& budget, std::vector<std::pair<Value, Value>> entries) {
   return Value(DictPointer(std::move(dict)));
 }
 
-Value from_json(const boost::json::value& json) { return from_json_at(json, 1); }
+Value from_json(const boost::json::value& json) {
+  return from_json_at(json, 1);
+}
 
 const Value* find_key(Budget& budget, const Dict& dict, std::string_view key) {
   budget.step(1 + dict.entries.size() / 8);

@@ -1,11 +1,12 @@
-// The values a template works with: Python's, as far as JSON and Jinja need them. Immutable, except for namespaces and for
-// how far a generator was read; shared by reference.
+// The values a template works with: Python's, as far as JSON and Jinja need them. Immutable, except
+// for namespaces and for how far a generator was read; shared by reference.
 #pragma once
 
 #include <boost/json/value.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,7 +27,8 @@ struct Dict;
 struct Namespace;
 struct Method;
 
-/// A name, attribute or item that is not there. `why` is what Jinja says when it is used all the same.
+/// A name, attribute or item that is not there. `why` is what Jinja says when it is used all the
+/// same.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
@@ -54,15 +56,22 @@ using NamespacePointer = std::shared_ptr<Namespace>;
 using MethodPointer = std::shared_ptr<const Method>;
 using MacroPointer = std::shared_ptr<const Macro>;
 
+template <typename T, typename Variant>
+struct IsAlternative;
+template <typename T, typename... Types>
+struct IsAlternative<T, std::variant<Types...>> : std::disjunction<std::is_same<T, Types>...> {};
+
 class Value {
  public:
-  using State = std::variant<Undefined, None, bool, Integer, double, TextPointer, ListPointer, DictPointer,
-                             NamespacePointer, MethodPointer, MacroPointer, Function, const LoopState*>;
+  using State =
+      std::variant<Undefined, None, bool, Integer, double, TextPointer, ListPointer, DictPointer,
+                   NamespacePointer, MethodPointer, MacroPointer, Function, const LoopState*>;
 
   Value() : state_(None{}) {}
+  /// `state` has exactly one of the types above: nothing is converted on the way in.
   template <typename T>
-    requires std::is_constructible_v<State, std::in_place_type_t<T>, T>
-  explicit Value(T state) : state_(std::in_place_type<T>, std::move(state)) {}
+  requires IsAlternative<T, State>::value explicit Value(T state)
+      : state_(std::in_place_type<T>, std::move(state)) {}
 
   template <typename T>
   const T* as() const {
@@ -138,14 +147,16 @@ Value make_text(Budget& budget, std::string bytes);
 Value make_text(TextBuilder builder, Budget& budget);
 /// Without a budget: for values that live as long as the template.
 Value make_constant_text(std::string bytes);
-/// RenderFailure for items that must not outlive their scope (macros, methods, loop, namespaces) and beyond kMaxNesting.
+/// RenderFailure for items that must not outlive their scope (macros, methods, loop, namespaces)
+/// and beyond kMaxNesting.
 Value make_list(Budget& budget, std::vector<Value> items, ListKind kind = ListKind::list);
 /// RenderFailure as make_list. Later entries replace earlier ones of an equal key.
 Value make_dict(Budget& budget, std::vector<std::pair<Value, Value>> entries);
 /// RenderFailure when the value must not be kept beyond its scope.
 void check_storable(const Value& value, std::string_view where);
 
-/// `json` with its order of keys. Not counted: it is the caller's. RenderFailure beyond kMaxNesting.
+/// `json` with its order of keys. Not counted: it is the caller's. RenderFailure beyond
+/// kMaxNesting.
 Value from_json(const boost::json::value& json);
 
 /// nullptr when there is none.

@@ -25,33 +25,54 @@ bool compares(Budget& budget, const Value& value, const Value& other) {
 }
 
 bool has_remainder(Budget& budget, const Value& value, Integer divisor, Integer remainder) {
-  return equal(budget, calculate(budget, Arithmetic::modulo, value, Value(divisor)), Value(remainder));
+  return equal(budget, calculate(budget, Arithmetic::modulo, value, Value(divisor)),
+               Value(remainder));
 }
 
-bool is_boolean(Budget&, const Value& value, const Value&) { return value.is<bool>(); }
-bool is_callable(Budget&, const Value& value, const Value&) {
-  return value.is_undefined() || value.is<MacroPointer>() || value.is<MethodPointer>() || value.is<Function>() ||
-         value.is<const LoopState*>();
+bool is_boolean(Budget&, const Value& value, const Value&) {
+  return value.is<bool>();
 }
-bool is_defined(Budget&, const Value& value, const Value&) { return !value.is_undefined(); }
+bool is_callable(Budget&, const Value& value, const Value&) {
+  return value.is_undefined() || value.is<MacroPointer>() || value.is<MethodPointer>() ||
+         value.is<Function>() || value.is<const LoopState*>();
+}
+bool is_defined(Budget&, const Value& value, const Value&) {
+  return !value.is_undefined();
+}
 bool is_divisible(Budget& budget, const Value& value, const Value& other) {
   return equal(budget, calculate(budget, Arithmetic::modulo, value, other), Value(Integer{0}));
 }
-bool is_even(Budget& budget, const Value& value, const Value&) { return has_remainder(budget, value, 2, 0); }
-bool is_false(Budget&, const Value& value, const Value&) { return value.is<bool>() && !*value.as<bool>(); }
-bool is_float(Budget&, const Value& value, const Value&) { return value.is<double>(); }
-bool is_integer(Budget&, const Value& value, const Value&) { return value.is<Integer>(); }
+bool is_even(Budget& budget, const Value& value, const Value&) {
+  return has_remainder(budget, value, 2, 0);
+}
+bool is_false(Budget&, const Value& value, const Value&) {
+  return value.is<bool>() && !*value.as<bool>();
+}
+bool is_float(Budget&, const Value& value, const Value&) {
+  return value.is<double>();
+}
+bool is_integer(Budget&, const Value& value, const Value&) {
+  return value.is<Integer>();
+}
 bool is_iterable(Budget&, const Value& value, const Value&) {
-  return value.is_undefined() || value.text() != nullptr || value.list() != nullptr || value.dict() != nullptr ||
-         value.is<const LoopState*>();
+  return value.is_undefined() || value.text() != nullptr || value.list() != nullptr ||
+         value.dict() != nullptr || value.is<const LoopState*>();
 }
 bool is_lower(Budget& budget, const Value& value, const Value&) {
   return *call_method(budget, to_str(budget, value), "islower", {}).as<bool>();
 }
-bool is_mapping(Budget&, const Value& value, const Value&) { return value.dict() != nullptr; }
-bool is_none(Budget&, const Value& value, const Value&) { return value.is_none(); }
-bool is_number(Budget&, const Value& value, const Value&) { return as_double(value).has_value(); }
-bool is_odd(Budget& budget, const Value& value, const Value&) { return has_remainder(budget, value, 2, 1); }
+bool is_mapping(Budget&, const Value& value, const Value&) {
+  return value.dict() != nullptr;
+}
+bool is_none(Budget&, const Value& value, const Value&) {
+  return value.is_none();
+}
+bool is_number(Budget&, const Value& value, const Value&) {
+  return as_double(value).has_value();
+}
+bool is_odd(Budget& budget, const Value& value, const Value&) {
+  return has_remainder(budget, value, 2, 1);
+}
 bool is_same(Budget& budget, const Value& value, const Value& other) {
   if (value.state().index() != other.state().index()) return false;
   if (value.list() != nullptr) return value.list() == other.list();
@@ -63,9 +84,15 @@ bool is_sequence(Budget&, const Value& value, const Value&) {
   return value.is_undefined() || value.text() != nullptr || value.dict() != nullptr ||
          (list != nullptr && list->kind <= ListKind::range);
 }
-bool is_text(Budget&, const Value& value, const Value&) { return value.text() != nullptr; }
-bool is_true(Budget&, const Value& value, const Value&) { return value.is<bool>() && *value.as<bool>(); }
-bool is_undefined(Budget&, const Value& value, const Value&) { return value.is_undefined(); }
+bool is_text(Budget&, const Value& value, const Value&) {
+  return value.text() != nullptr;
+}
+bool is_true(Budget&, const Value& value, const Value&) {
+  return value.is<bool>() && *value.as<bool>();
+}
+bool is_undefined(Budget&, const Value& value, const Value&) {
+  return value.is_undefined();
+}
 bool is_upper(Budget& budget, const Value& value, const Value&) {
   return *call_method(budget, to_str(budget, value), "isupper", {}).as<bool>();
 }
@@ -112,7 +139,8 @@ constexpr Test kTests[] = {
 }  // namespace
 
 std::optional<TestId> find_test(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kTests), std::end(kTests), [&](const Test& test) { return test.name == name; });
+  const auto* found = std::find_if(std::begin(kTests), std::end(kTests),
+                                   [&](const Test& test) { return test.name == name; });
   if (found == std::end(kTests)) return std::nullopt;
   return TestId{static_cast<int>(found - std::begin(kTests))};
 }
@@ -121,8 +149,9 @@ bool apply_test(Budget& budget, TestId id, const Value& value, Arguments argumen
   budget.step();
   const Test& test = kTests[static_cast<size_t>(id)];
   constexpr std::string_view kNames[] = {"other"};
-  const BoundArguments bound(test.name, std::move(arguments),
-                             test.takes_value ? std::span(kNames) : std::span<const std::string_view>());
+  const BoundArguments bound(
+      test.name, std::move(arguments),
+      test.takes_value ? std::span(kNames) : std::span<const std::string_view>());
   return test.holds(budget, value, test.takes_value ? bound.at(0) : Value());
 }
 

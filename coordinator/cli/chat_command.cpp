@@ -40,8 +40,14 @@ struct ChatFlags {
 /// One conversation: what was said, and what runs the answers.
 class ChatSession {
  public:
-  ChatSession(EngineRun& run, const Tokenizer& tokenizer, const PromptBuilder& prompts, GenerationRequest request, const ChatFlags& flags)
-      : run_(run), tokenizer_(tokenizer), prompts_(prompts), request_(std::move(request)), no_thinking_(flags.no_thinking), system_(flags.system) {
+  ChatSession(EngineRun& run, const Tokenizer& tokenizer, const PromptBuilder& prompts,
+              GenerationRequest request, const ChatFlags& flags)
+      : run_(run),
+        tokenizer_(tokenizer),
+        prompts_(prompts),
+        request_(std::move(request)),
+        no_thinking_(flags.no_thinking),
+        system_(flags.system) {
     run_.set_interrupt_handler([this] { interrupted_.store(true, std::memory_order_relaxed); });
     reset();
   }
@@ -69,24 +75,29 @@ class ChatSession {
 
   bool reset() {
     conversation_.messages.clear();
-    if (!system_.empty()) conversation_.messages.push_back({{"role", "system"}, {"content", system_}});
+    if (!system_.empty())
+      conversation_.messages.push_back({{"role", "system"}, {"content", system_}});
     return true;
   }
 
   bool stats() {
     if (!last_) return say("nothing was answered yet\n");
-    return say(generation_summary(*last_, request_, run_, run_.stage_reports()) + fmt::format("seed {}\n", request_.sampling.seed));
+    return say(generation_summary(*last_, request_, run_, run_.stage_reports()) +
+               fmt::format("seed {}\n", request_.sampling.seed));
   }
 
   bool answer(const std::string& text) {
     conversation_.messages.push_back({{"role", "user"}, {"content", text}});
-    const auto prompt = prompts_.build(conversation_, no_thinking_ ? std::optional(false) : std::nullopt);
+    const auto prompt =
+        prompts_.build(conversation_, no_thinking_ ? std::optional(false) : std::nullopt);
     if (!prompt) return refuse(prompt.error());
     request_.prompt_ids = prompt.value().ids;
     request_.reasoning = prompt.value().reasoning;
     const auto context = static_cast<size_t>(run_.plan().limits.max_context_tokens);
     if (request_.prompt_ids.size() >= context) {
-      return refuse(fmt::format("the conversation has {} tokens, the context holds {}; /reset begins a new one", request_.prompt_ids.size(), context));
+      return refuse(fmt::format(
+          "the conversation has {} tokens, the context holds {}; /reset begins a new one",
+          request_.prompt_ids.size(), context));
     }
     interrupted_.store(false, std::memory_order_relaxed);
     bool reader_there = true;
@@ -139,10 +150,13 @@ class ChatSession {
 class ChatCommand : public Command {
  public:
   explicit ChatCommand(CLI::App& parent) {
-    app = parent.add_subcommand("chat", "Talk with the model in the terminal; /help there lists what can be typed");
+    app = parent.add_subcommand(
+        "chat", "Talk with the model in the terminal; /help there lists what can be typed");
     app->add_option("--system", flags_.system, "System message");
-    app->add_flag("--no-thinking", flags_.no_thinking, "Ask the template for answers without reasoning");
-    app->add_option("-n,--max-tokens", flags_.max_tokens, "Most tokens of one answer (default: until a stop id or the context ends)")
+    app->add_flag("--no-thinking", flags_.no_thinking,
+                  "Ask the template for answers without reasoning");
+    app->add_option("-n,--max-tokens", flags_.max_tokens,
+                    "Most tokens of one answer (default: until a stop id or the context ends)")
         ->check(CLI::PositiveNumber);
     add_plan_options(*app, twins, flags_.engine);
     add_run_options(*app, twins, flags_.engine);
@@ -165,7 +179,8 @@ class ChatCommand : public Command {
       EngineRun engine_run(options, checkpoint, tokenizer, display);
       ChatSession session(engine_run, tokenizer, prompts, std::move(request), flags_);
       LineEditor editor("> ");
-      if (editor.interactive()) fmt::print(stderr, "Type a message; /help lists commands, Ctrl-D leaves.\n");
+      if (editor.interactive())
+        fmt::print(stderr, "Type a message; /help lists commands, Ctrl-D leaves.\n");
       for (auto line = editor.read(); line && session.follow(*line); line = editor.read()) continue;
       cancelled = engine_run.cancelled();
     }
@@ -179,6 +194,8 @@ class ChatCommand : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> add_chat_command(CLI::App& app) { return std::make_unique<ChatCommand>(app); }
+std::unique_ptr<Command> add_chat_command(CLI::App& app) {
+  return std::make_unique<ChatCommand>(app);
+}
 
 }  // namespace convoy

@@ -20,10 +20,13 @@ constexpr int kMaxContext = 1 << 24;
 // Beside the programs in a build tree or an installation, or in the source tree above.
 fs::path bundled_model() {
   const fs::path programs = program_directory();
-  for (const fs::path& candidate : {programs / "../models/standin", programs / "../share/convoy/models/standin", programs / "../../../models/standin"}) {
+  for (const fs::path& candidate :
+       {programs / "../models/standin", programs / "../share/convoy/models/standin",
+        programs / "../../../models/standin"}) {
     if (fs::exists(candidate / "config.json")) return candidate.lexically_normal();
   }
-  throw StartError(fmt::format("the bundled model is not beside {}; name a model with --model", programs.native()));
+  throw StartError(fmt::format("the bundled model is not beside {}; name a model with --model",
+                               programs.native()));
 }
 
 }  // namespace
@@ -55,16 +58,23 @@ std::string EnvironmentTwins::source_of(const std::string& flag) const {
   return flag;
 }
 
-fs::path resolve_model(const std::string& model) { return model.empty() ? bundled_model() : fs::path(model); }
+fs::path resolve_model(const std::string& model) {
+  return model.empty() ? bundled_model() : fs::path(model);
+}
 
 fs::path program_directory() {
-  if (const char* directory = std::getenv("CONVOY_BIN_DIR"); directory != nullptr && directory[0] != '\0') return fs::absolute(directory);
+  if (const char* directory = std::getenv("CONVOY_BIN_DIR");
+      directory != nullptr && directory[0] != '\0')
+    return fs::absolute(directory);
   return fs::read_symlink("/proc/self/exe").parent_path();
 }
 
 void add_runtime_dir_option(CLI::App& command, EnvironmentTwins& twins, std::string& runtime_dir) {
-  twins.add(command.add_option("--runtime-dir", runtime_dir, "Folder of sockets and logs (default: $XDG_RUNTIME_DIR/convoy or /tmp/convoy-<uid>)"),
-            "RUNTIME_DIR");
+  twins.add(
+      command.add_option(
+          "--runtime-dir", runtime_dir,
+          "Folder of sockets and logs (default: $XDG_RUNTIME_DIR/convoy or /tmp/convoy-<uid>)"),
+      "RUNTIME_DIR");
 }
 
 void add_log_level_option(CLI::App& command, EnvironmentTwins& twins, std::string& level) {
@@ -75,26 +85,47 @@ void add_log_level_option(CLI::App& command, EnvironmentTwins& twins, std::strin
 }
 
 void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags) {
-  twins.add(command.add_option("-m,--model", flags.model, "Hugging Face model directory (default: the bundled model)"), "MODEL");
-  twins.add(command.add_option("--devices", flags.devices, "One stage per entry: cpu, or CUDA devices as 0, cuda:0, GPU-<uuid>, PCI id; ids may repeat")
+  twins.add(command.add_option("-m,--model", flags.model,
+                               "Hugging Face model directory (default: the bundled model)"),
+            "MODEL");
+  twins.add(command
+                .add_option("--devices", flags.devices,
+                            "One stage per entry: cpu, or CUDA devices as 0, cuda:0, GPU-<uuid>, "
+                            "PCI id; ids may repeat")
                 ->capture_default_str(),
             "DEVICES");
-  twins.add(command.add_option("--stage-layers", flags.stage_layers, "Layers of each stage, e.g. 5,4,3 (default: even by weight bytes)"), "STAGE_LAYERS");
-  twins.add(command.add_option("-c,--max-context", flags.max_context,
-                               fmt::format("Tokens of prompt and answer together (default: the model's, at most {})", kDefaultContextTokens))
-                ->check(CLI::Range(1, kMaxContext)),
-            "MAX_CONTEXT");
-  twins.add(command.add_option("--prefill-chunk", flags.prefill_chunk, "Prompt tokens that go through a stage at once, a multiple of 64")
+  twins.add(command.add_option("--stage-layers", flags.stage_layers,
+                               "Layers of each stage, e.g. 5,4,3 (default: even by weight bytes)"),
+            "STAGE_LAYERS");
+  twins.add(
+      command
+          .add_option(
+              "-c,--max-context", flags.max_context,
+              fmt::format("Tokens of prompt and answer together (default: the model's, at most {})",
+                          kDefaultContextTokens))
+          ->check(CLI::Range(1, kMaxContext)),
+      "MAX_CONTEXT");
+  twins.add(command
+                .add_option("--prefill-chunk", flags.prefill_chunk,
+                            "Prompt tokens that go through a stage at once, a multiple of 64")
                 ->check(CLI::Range(kPageTokens, kMaxChunk))
                 ->capture_default_str(),
             "PREFILL_CHUNK");
 }
 
 void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags) {
-  twins.add(command.add_option("-t,--threads", flags.threads, "Threads of each CPU stage (default: physical cores)")->check(CLI::Range(1, kMaxThreads)),
+  twins.add(command
+                .add_option("-t,--threads", flags.threads,
+                            "Threads of each CPU stage (default: physical cores)")
+                ->check(CLI::Range(1, kMaxThreads)),
             "THREADS");
-  twins.add(command.add_option("--attach", flags.attach, "Use the waiting workers of this pool (convoy up) for the stages after the first"), "ATTACH");
-  twins.add(command.add_option("--instance", flags.instance, "Name of this run for convoy health (default: run-<pid>)"), "INSTANCE");
+  twins.add(command.add_option(
+                "--attach", flags.attach,
+                "Use the waiting workers of this pool (convoy up) for the stages after the first"),
+            "ATTACH");
+  twins.add(command.add_option("--instance", flags.instance,
+                               "Name of this run for convoy health (default: run-<pid>)"),
+            "INSTANCE");
   add_runtime_dir_option(command, twins, flags.runtime_dir);
   add_log_level_option(command, twins, flags.log_level);
 }
@@ -105,11 +136,15 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
   parse_log_level(flags.log_level, level);
   set_log_level(level);
   if (flags.prefill_chunk % kPageTokens != 0) {
-    throw UsageError(fmt::format("{} {} is not a multiple of {}", twins.source_of("--prefill-chunk"), flags.prefill_chunk, kPageTokens));
+    throw UsageError(fmt::format("{} {} is not a multiple of {}",
+                                 twins.source_of("--prefill-chunk"), flags.prefill_chunk,
+                                 kPageTokens));
   }
   options.model_directory = resolve_model(flags.model);
   options.devices = parse_devices(flags.devices, twins.source_of("--devices"));
-  if (!flags.stage_layers.empty()) options.stage_layers = parse_stage_layers(flags.stage_layers, twins.source_of("--stage-layers"));
+  if (!flags.stage_layers.empty())
+    options.stage_layers =
+        parse_stage_layers(flags.stage_layers, twins.source_of("--stage-layers"));
   options.max_context_tokens = flags.max_context;
   options.prefill_chunk_tokens = flags.prefill_chunk;
   options.threads = flags.threads;

@@ -12,13 +12,14 @@
 
 namespace convoy {
 
-/// Options with an environment twin. A flag wins over its twin, a set and non-empty twin over the default.
+/// Options with an environment twin. A flag wins over its twin, a set and non-empty twin over the
+/// default.
 class EnvironmentTwins {
  public:
   /// `variable` without the CONVOY_ prefix.
   void add(CLI::Option* option, const std::string& variable);
-  /// After parsing: gives every option that was not on the command line its twin's value. Throws UsageError that names the
-  /// variable.
+  /// After parsing: gives every option that was not on the command line its twin's value. Throws
+  /// UsageError that names the variable.
   void apply();
   /// What to call `flag` ("--devices") in an error: the variable where its value came from there.
   std::string source_of(const std::string& flag) const;

@@ -43,9 +43,11 @@ struct GenerateFlags {
 };
 
 std::string read_input(const std::string& flag, const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  if (path == "-")
+    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw UsageError(fmt::format("--prompt-file {}: is a directory", path));
+  if (std::filesystem::is_directory(path, ignored))
+    throw UsageError(fmt::format("--prompt-file {}: is a directory", path));
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   if (in) text << in.rdbuf();
@@ -59,7 +61,8 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   for (std::string word; std::getline(in, word, ',');) {
     int32_t id = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc() || end != word.data() + word.size()) throw UsageError(fmt::format("--prompt-ids: '{}' is no token id", word));
+    if (error != std::errc() || end != word.data() + word.size())
+      throw UsageError(fmt::format("--prompt-ids: '{}' is no token id", word));
     ids.push_back(id);
   }
   return ids;
@@ -68,29 +71,50 @@ std::vector<int32_t> parse_ids(const std::string& text) {
 class GenerateCommand : public Command {
  public:
   explicit GenerateCommand(CLI::App& parent) {
-    app = parent.add_subcommand("generate", "Continue a prompt; text to stdout, progress and summary to stderr");
+    app = parent.add_subcommand(
+        "generate", "Continue a prompt; text to stdout, progress and summary to stderr");
     app->set_version_flag("--version", fmt::format("convoy {}", kVersion));
     auto* prompt = app->add_option("-p,--prompt", flags_.prompt, "The prompt");
     prompt_ = prompt;
-    file_ = app->add_option("-f,--prompt-file", flags_.prompt_file, "Read the prompt from a file, - for stdin (the default where stdin is a pipe)")->excludes(prompt);
-    ids_ = app->add_option("--prompt-ids", flags_.prompt_ids, "The prompt as token ids: 1,2,3")->excludes(prompt)->excludes(file_);
-    messages_ = app->add_option("--messages", flags_.messages, "A conversation as JSON ([{\"role\": …, \"content\": …}, …]) from a file, - for stdin")
+    file_ = app->add_option(
+                   "-f,--prompt-file", flags_.prompt_file,
+                   "Read the prompt from a file, - for stdin (the default where stdin is a pipe)")
+                ->excludes(prompt);
+    ids_ = app->add_option("--prompt-ids", flags_.prompt_ids, "The prompt as token ids: 1,2,3")
+               ->excludes(prompt)
+               ->excludes(file_);
+    messages_ = app->add_option("--messages", flags_.messages,
+                                "A conversation as JSON ([{\"role\": …, \"content\": …}, …]) from "
+                                "a file, - for stdin")
                     ->excludes(prompt)
                     ->excludes(file_)
                     ->excludes(ids_);
-    app->add_option("--system", flags_.system, "With --messages: a system message put before them")->needs(messages_);
-    app->add_flag("--no-thinking", flags_.no_thinking, "With --messages: ask the template for an answer without reasoning")->needs(messages_);
-    app->add_flag("--specials", flags_.specials, "Control tokens written in the prompt count as such; otherwise text is text");
-    app->add_option("-n,--max-tokens", flags_.max_tokens, "Most tokens to generate (default: until a stop id or the context ends)")
+    app->add_option("--system", flags_.system, "With --messages: a system message put before them")
+        ->needs(messages_);
+    app->add_flag("--no-thinking", flags_.no_thinking,
+                  "With --messages: ask the template for an answer without reasoning")
+        ->needs(messages_);
+    app->add_flag("--specials", flags_.specials,
+                  "Control tokens written in the prompt count as such; otherwise text is text");
+    app->add_option("-n,--max-tokens", flags_.max_tokens,
+                    "Most tokens to generate (default: until a stop id or the context ends)")
         ->check(CLI::NonNegativeNumber);
-    app->add_option("--stop", flags_.stop, "End before this text; may be given several times")->take_all()->allow_extra_args(false);
+    app->add_option("--stop", flags_.stop, "End before this text; may be given several times")
+        ->take_all()
+        ->allow_extra_args(false);
     app->add_flag("--ignore-eos", flags_.ignore_eos, "Go on after the model's stop ids");
-    logprobs_ = app->add_option("--logprobs", flags_.logprobs, "With --json: log-probability of each token, and of this many of the likeliest")
-                    ->check(CLI::Range(0, 20));
-    app->add_flag("--print-token-ids", flags_.print_token_ids, "Print token ids, one a line, instead of text");
-    app->add_flag("--json", flags_.json, "Print one JSON object at the end instead of streaming text");
+    logprobs_ =
+        app->add_option(
+               "--logprobs", flags_.logprobs,
+               "With --json: log-probability of each token, and of this many of the likeliest")
+            ->check(CLI::Range(0, 20));
+    app->add_flag("--print-token-ids", flags_.print_token_ids,
+                  "Print token ids, one a line, instead of text");
+    app->add_flag("--json", flags_.json,
+                  "Print one JSON object at the end instead of streaming text");
     app->add_flag("--quiet", flags_.quiet, "No progress and no summary");
-    app->add_option("--pace", flags_.pace, "Show at most this many tokens per second, for watching")->check(CLI::PositiveNumber);
+    app->add_option("--pace", flags_.pace, "Show at most this many tokens per second, for watching")
+        ->check(CLI::Range(0.01, 1e6));
     add_plan_options(*app, twins, flags_.engine);
     add_run_options(*app, twins, flags_.engine);
     flags_.sampling.add_to(*app);
@@ -104,15 +128,19 @@ class GenerateCommand : public Command {
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
     const Tokenizer tokenizer = Tokenizer::load(options.model_directory);
     const GenerationRequest request = make_request(prompt, tokenizer, checkpoint);
-    check_request(request, checkpoint.config(), plan_run(checkpoint.config(), options).limits.max_context_tokens);
+    check_request(request, checkpoint.config(),
+                  plan_run(checkpoint.config(), options).limits.max_context_tokens);
 
-    ProgressDisplay display(flags_.quiet ? ProgressDisplay::Mode::silent : ProgressDisplay::Mode::automatic);
+    ProgressDisplay display(flags_.quiet ? ProgressDisplay::Mode::silent
+                                         : ProgressDisplay::Mode::automatic);
     int signal_to_raise = 0;
     {
       EngineRun run(options, checkpoint, tokenizer, display);
       bool reader_gone = false;
       const GenerationResult result =
-          generate(run, tokenizer, request, [&](int32_t id, const AnswerPiece& piece) { return !(reader_gone = !show(id, piece.text)); });
+          generate(run, tokenizer, request, [&](int32_t id, const AnswerPiece& piece) {
+            return !(reader_gone = !show(id, piece.text));
+          });
       reader_gone |= !finish(run, request, result, options);
       signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
     }
@@ -128,7 +156,8 @@ class GenerateCommand : public Command {
     throw UsageError("no prompt: give --prompt, --prompt-file or --prompt-ids, or pipe text in");
   }
 
-  GenerationRequest make_request(const std::string& prompt, const Tokenizer& tokenizer, const Checkpoint& checkpoint) const {
+  GenerationRequest make_request(const std::string& prompt, const Tokenizer& tokenizer,
+                                 const Checkpoint& checkpoint) const {
     GenerationRequest request;
     if (ids_->count() > 0) {
       request.prompt_ids = parse_ids(flags_.prompt_ids);
@@ -148,13 +177,19 @@ class GenerateCommand : public Command {
     return request;
   }
 
-  void apply_messages(GenerationRequest& request, const Tokenizer& tokenizer, const std::filesystem::path& model) const {
+  void apply_messages(GenerationRequest& request, const Tokenizer& tokenizer,
+                      const std::filesystem::path& model) const {
     auto conversation = parse_conversation(read_input("--messages", flags_.messages));
     if (!conversation) throw FatalError(ExitCode::request_refused, conversation.error());
     auto& messages = conversation.value().messages;
-    if (!flags_.system.empty()) messages.insert(messages.begin(), boost::json::object{{"role", "system"}, {"content", flags_.system}});
-    const auto prompt = PromptBuilder(tokenizer, model).build(conversation.value(), flags_.no_thinking ? std::optional(false) : std::nullopt);
-    if (!prompt) throw FatalError(ExitCode::request_refused, fmt::format("messages: {}", prompt.error()));
+    if (!flags_.system.empty())
+      messages.insert(messages.begin(),
+                      boost::json::object{{"role", "system"}, {"content", flags_.system}});
+    const auto prompt =
+        PromptBuilder(tokenizer, model)
+            .build(conversation.value(), flags_.no_thinking ? std::optional(false) : std::nullopt);
+    if (!prompt)
+      throw FatalError(ExitCode::request_refused, fmt::format("messages: {}", prompt.error()));
     request.prompt_ids = prompt.value().ids;
     request.reasoning = prompt.value().reasoning;
   }
@@ -166,11 +201,13 @@ class GenerateCommand : public Command {
     return id < 0 || write_stdout(fmt::format("{}\n", id)) == WriteResult::written;
   }
 
-  bool finish(EngineRun& run, const GenerationRequest& request, const GenerationResult& result, const RunOptions& options) const {
+  bool finish(EngineRun& run, const GenerationRequest& request, const GenerationResult& result,
+              const RunOptions& options) const {
     const auto stages = run.stage_reports();
     bool written = true;
     if (flags_.json) {
-      written = write_stdout(generation_json(result, request, run, stages, options) + "\n") == WriteResult::written;
+      written = write_stdout(generation_json(result, request, run, stages, options) + "\n") ==
+                WriteResult::written;
     } else if (!flags_.print_token_ids && ::isatty(STDOUT_FILENO) != 0) {
       written = write_stdout("\n") == WriteResult::written;
     }
@@ -188,6 +225,8 @@ class GenerateCommand : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> add_generate_command(CLI::App& app) { return std::make_unique<GenerateCommand>(app); }
+std::unique_ptr<Command> add_generate_command(CLI::App& app) {
+  return std::make_unique<GenerateCommand>(app);
+}
 
 }  // namespace convoy

@@ -33,26 +33,35 @@ json::object sampling_json(const SamplingOptions& o) {
 }
 
 // JSON has no infinity: a masked token's log-probability is null.
-json::value number_or_null(float value) { return std::isfinite(value) ? json::value(value) : json::value(nullptr); }
+json::value number_or_null(float value) {
+  return std::isfinite(value) ? json::value(value) : json::value(nullptr);
+}
 
 json::array logprobs_json(const std::vector<LogprobReport>& reports) {
   json::array list;
   for (const LogprobReport& report : reports) {
     json::array top;
-    for (const TokenLogprob& t : report.top) top.push_back({{"id", t.id}, {"logprob", number_or_null(t.logprob)}});
-    list.push_back({{"id", report.drawn.id}, {"logprob", number_or_null(report.drawn.logprob)}, {"top", top}});
+    for (const TokenLogprob& t : report.top)
+      top.push_back({{"id", t.id}, {"logprob", number_or_null(t.logprob)}});
+    list.push_back(
+        {{"id", report.drawn.id}, {"logprob", number_or_null(report.drawn.logprob)}, {"top", top}});
   }
   return list;
 }
 
-double per_second(int count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+double per_second(int count, double seconds) {
+  return seconds > 0 ? count / seconds : 0;
+}
 
-std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.0f}%", 100 * part / whole) : "-"; }
+std::string percent(double part, double whole) {
+  return whole > 0 ? fmt::format("{:.0f}%", 100 * part / whole) : "-";
+}
 
 }  // namespace
 
-std::string generation_json(const GenerationResult& result, const GenerationRequest& request, const EngineRun& run,
-                            const std::vector<StageReport>& stages, const RunOptions& options) {
+std::string generation_json(const GenerationResult& result, const GenerationRequest& request,
+                            const EngineRun& run, const std::vector<StageReport>& stages,
+                            const RunOptions& options) {
   json::array stage_list;
   for (const StageReport& s : stages) {
     stage_list.push_back({{"rank", s.rank},
@@ -64,41 +73,48 @@ std::string generation_json(const GenerationResult& result, const GenerationRequ
                           {"busy_s", s.busy_s},
                           {"wait_s", s.wait_s}});
   }
-  json::object object{{"schema", 1},
-                      {"version", kVersion},
-                      {"model", options.model_directory.native()},
-                      {"text", result.text},
-                      {"reasoning", result.reasoning},
-                      {"token_ids", json::array(result.token_ids.begin(), result.token_ids.end())},
-                      {"prompt_tokens", result.prompt_tokens},
-                      {"completion_tokens", result.token_ids.size()},
-                      {"finish_reason", finish_reason_name(result.finish_reason)},
-                      {"stop_id", result.stop_id ? json::value(*result.stop_id) : json::value(nullptr)},
-                      {"sampling", sampling_json(request.sampling)},
-                      {"timings",
-                       {{"load_s", run.load_seconds()},
-                        {"prefill_s", result.prefill_s},
-                        {"decode_s", result.decode_s},
-                        {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
-                        {"decode_tok_s", per_second(result.decode_steps, result.decode_s)}}},
-                      {"stages", stage_list}};
+  json::object object{
+      {"schema", 1},
+      {"version", kVersion},
+      {"model", options.model_directory.native()},
+      {"text", result.text},
+      {"reasoning", result.reasoning},
+      {"token_ids", json::array(result.token_ids.begin(), result.token_ids.end())},
+      {"prompt_tokens", result.prompt_tokens},
+      {"completion_tokens", result.token_ids.size()},
+      {"finish_reason", finish_reason_name(result.finish_reason)},
+      {"stop_id", result.stop_id ? json::value(*result.stop_id) : json::value(nullptr)},
+      {"sampling", sampling_json(request.sampling)},
+      {"timings",
+       {{"load_s", run.load_seconds()},
+        {"prefill_s", result.prefill_s},
+        {"decode_s", result.decode_s},
+        {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
+        {"decode_tok_s", per_second(result.decode_steps, result.decode_s)}}},
+      {"stages", stage_list}};
   if (request.top_logprobs) object["logprobs"] = logprobs_json(result.logprobs);
   if (request.pace_tokens_per_s > 0) object["pace_tok_s"] = request.pace_tokens_per_s;
   return json::serialize(object);
 }
 
-std::string generation_summary(const GenerationResult& result, const GenerationRequest& request, const EngineRun& run,
-                               const std::vector<StageReport>& stages) {
+std::string generation_summary(const GenerationResult& result, const GenerationRequest& request,
+                               const EngineRun& run, const std::vector<StageReport>& stages) {
   const double pace = request.pace_tokens_per_s;
-  std::string text = fmt::format("\nprompt: {} tokens, {:.1f} tok/s; answer: {} tokens, {:.1f} tok/s{}; {}; loaded in {:.2f} s\n",
-                                 result.prompt_tokens, per_second(result.prompt_tokens, result.prefill_s), result.token_ids.size(),
-                                 per_second(result.decode_steps, result.decode_s), pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",
-                                 finish_reason_name(result.finish_reason), run.load_seconds());
-  std::vector<std::vector<std::string>> rows{{"stage", "pid", "device", "layers", "weights", "kv", "busy", "waiting"}};
+  std::string text = fmt::format(
+      "\nprompt: {} tokens, {:.1f} tok/s; answer: {} tokens, {:.1f} tok/s{}; {}; loaded in {:.2f} "
+      "s\n",
+      result.prompt_tokens, per_second(result.prompt_tokens, result.prefill_s),
+      result.token_ids.size(), per_second(result.decode_steps, result.decode_s),
+      pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",
+      finish_reason_name(result.finish_reason), run.load_seconds());
+  std::vector<std::vector<std::string>> rows{
+      {"stage", "pid", "device", "layers", "weights", "kv", "busy", "waiting"}};
   const double total = result.prefill_s + result.decode_s;
   for (const StageReport& s : stages) {
-    rows.push_back({std::to_string(s.rank), std::to_string(s.pid), s.device, fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
-                    format_bytes(s.weight_bytes), format_bytes(s.kv_bytes), percent(s.busy_s, total), percent(s.wait_s, total)});
+    rows.push_back({std::to_string(s.rank), std::to_string(s.pid), s.device,
+                    fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
+                    format_bytes(s.weight_bytes), format_bytes(s.kv_bytes),
+                    percent(s.busy_s, total), percent(s.wait_s, total)});
   }
   return text + format_table(rows, {2});
 }

@@ -10,11 +10,12 @@
 namespace convoy {
 
 /// The --json object (docs/commands.md describes it).
-std::string generation_json(const GenerationResult& result, const GenerationRequest& request, const EngineRun& run,
-                            const std::vector<StageReport>& stages, const RunOptions& options);
+std::string generation_json(const GenerationResult& result, const GenerationRequest& request,
+                            const EngineRun& run, const std::vector<StageReport>& stages,
+                            const RunOptions& options);
 
 /// The lines on stderr: speed, then a table of stages.
-std::string generation_summary(const GenerationResult& result, const GenerationRequest& request, const EngineRun& run,
-                               const std::vector<StageReport>& stages);
+std::string generation_summary(const GenerationResult& result, const GenerationRequest& request,
+                               const EngineRun& run, const std::vector<StageReport>& stages);
 
 }  // namespace convoy

@@ -21,15 +21,24 @@ using proto::StageHealth;
 
 const char* state_name(StageHealth::State state) {
   switch (state) {
-    case StageHealth::STARTING: return "starting";
-    case StageHealth::LOADING: return "loading";
-    case StageHealth::READY: return "ready";
-    case StageHealth::RUNNING: return "running";
-    case StageHealth::WAITING: return "waiting";
-    case StageHealth::STOPPING: return "stopping";
-    case StageHealth::FAILED: return "failed";
-    case StageHealth::HELD: return "held";
-    default: return "unknown";
+    case StageHealth::STARTING:
+      return "starting";
+    case StageHealth::LOADING:
+      return "loading";
+    case StageHealth::READY:
+      return "ready";
+    case StageHealth::RUNNING:
+      return "running";
+    case StageHealth::WAITING:
+      return "waiting";
+    case StageHealth::STOPPING:
+      return "stopping";
+    case StageHealth::FAILED:
+      return "failed";
+    case StageHealth::HELD:
+      return "held";
+    default:
+      return "unknown";
   }
 }
 
@@ -46,7 +55,8 @@ struct InstanceHealth {
   std::vector<MemberHealth> members;
 };
 
-// A process that ended and was not reaped (its parent may be stopped) does not exist any more, as far as health goes.
+// A process that ended and was not reaped (its parent may be stopped) does not exist any more, as
+// far as health goes.
 bool process_exists(int pid) {
   if (::kill(pid, 0) != 0) return errno == EPERM;
   std::ifstream in(fmt::format("/proc/{}/stat", pid));
@@ -60,7 +70,9 @@ bool process_exists(int pid) {
 InstanceHealth ask_instance(const std::filesystem::path& path, const InstanceInfo& info) {
   std::vector<std::future<Result<StageHealth>>> answers;
   for (const InstanceMember& member : info.members) {
-    answers.push_back(std::async(std::launch::async, [socket = health_socket_path(path, member.rank)] { return ask_health(socket); }));
+    answers.push_back(std::async(
+        std::launch::async,
+        [socket = health_socket_path(path, member.rank)] { return ask_health(socket); }));
   }
   InstanceHealth health{info, {}};
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -70,7 +82,9 @@ InstanceHealth ask_instance(const std::filesystem::path& path, const InstanceInf
       member.answer = std::move(answer).value();
       member.problem = member.answer->last_error();
     } else {
-      member.problem = process_exists(member.member.pid) ? answer.error() : fmt::format("dead: no process {}", member.member.pid);
+      member.problem = process_exists(member.member.pid)
+                           ? answer.error()
+                           : fmt::format("dead: no process {}", member.member.pid);
     }
     health.members.push_back(std::move(member));
   }
@@ -79,42 +93,57 @@ InstanceHealth ask_instance(const std::filesystem::path& path, const InstanceInf
 
 std::string progress_of(const StageHealth& h) {
   if (h.state() != StageHealth::LOADING || h.total_load_bytes() == 0) return state_name(h.state());
-  return fmt::format("loading {:.0f}%", 100.0 * static_cast<double>(h.loaded_bytes()) / static_cast<double>(h.total_load_bytes()));
+  return fmt::format("loading {:.0f}%", 100.0 * static_cast<double>(h.loaded_bytes()) /
+                                            static_cast<double>(h.total_load_bytes()));
 }
 
-std::string layers_of(int begin, int end) { return end > 0 ? fmt::format("{}-{}", begin, end - 1) : "-"; }
+std::string layers_of(int begin, int end) {
+  return end > 0 ? fmt::format("{}-{}", begin, end - 1) : "-";
+}
 
 std::string health_table(const std::vector<InstanceHealth>& instances) {
   std::string text;
   for (const InstanceHealth& instance : instances) {
-    std::vector<std::vector<std::string>> rows{
-        {"stage", "pid", "state", "device", "layers", "weights", "kv", "pages", "steps", "p50 ms", "p95 ms", "busy", "waiting", "sent"}};
+    std::vector<std::vector<std::string>> rows{{"stage", "pid", "state", "device", "layers",
+                                                "weights", "kv", "pages", "steps", "p50 ms",
+                                                "p95 ms", "busy", "waiting", "sent"}};
     std::string problems;
     for (const MemberHealth& m : instance.members) {
       if (!m.problem.empty()) problems += fmt::format("stage {}: {}\n", m.member.rank, m.problem);
       if (!m.answer) {
-        rows.push_back({std::to_string(m.member.rank), std::to_string(m.member.pid), process_exists(m.member.pid) ? "not answering" : "dead",
-                        m.member.device, layers_of(m.member.layer_begin, m.member.layer_end)});
+        rows.push_back({std::to_string(m.member.rank), std::to_string(m.member.pid),
+                        process_exists(m.member.pid) ? "not answering" : "dead", m.member.device,
+                        layers_of(m.member.layer_begin, m.member.layer_end)});
         continue;
       }
       const StageHealth& h = *m.answer;
       const double active = h.busy_s() + h.wait_s();
-      const auto share = [&](double part) { return active > 0 ? fmt::format("{:.0f}%", 100 * part / active) : "-"; };
-      rows.push_back({std::to_string(m.member.rank), std::to_string(h.pid()), progress_of(h), m.member.device,
-                      layers_of(static_cast<int>(h.layer_begin()), static_cast<int>(h.layer_end())), format_bytes(h.weight_bytes()),
-                      format_bytes(h.kv_bytes()),
-                      m.member.rank == 0 ? fmt::format("{}/{}", h.page_groups_used(), h.page_groups()) : fmt::format("{}", h.page_groups()),
-                      std::to_string(h.steps()), fmt::format("{:.2f}", h.p50_step_ms()), fmt::format("{:.2f}", h.p95_step_ms()),
-                      share(h.busy_s()), share(h.wait_s()), format_bytes(h.sent_bytes())});
+      const auto share = [&](double part) {
+        return active > 0 ? fmt::format("{:.0f}%", 100 * part / active) : "-";
+      };
+      rows.push_back(
+          {std::to_string(m.member.rank), std::to_string(h.pid()), progress_of(h), m.member.device,
+           layers_of(static_cast<int>(h.layer_begin()), static_cast<int>(h.layer_end())),
+           format_bytes(h.weight_bytes()), format_bytes(h.kv_bytes()),
+           m.member.rank == 0 ? fmt::format("{}/{}", h.page_groups_used(), h.page_groups())
+                              : fmt::format("{}", h.page_groups()),
+           std::to_string(h.steps()), fmt::format("{:.2f}", h.p50_step_ms()),
+           fmt::format("{:.2f}", h.p95_step_ms()), share(h.busy_s()), share(h.wait_s()),
+           format_bytes(h.sent_bytes())});
     }
-    text += fmt::format("{} ({})\n{}{}", instance.info.name, instance.info.kind, format_table(rows, {2, 3, 4}), problems);
+    text += fmt::format("{} ({})\n{}{}", instance.info.name, instance.info.kind,
+                        format_table(rows, {2, 3, 4}), problems);
   }
   return text;
 }
 
 boost::json::object member_json(const MemberHealth& m) {
-  boost::json::object object{{"rank", m.member.rank}, {"role", m.member.role}, {"pid", m.member.pid},  {"device", m.member.device},
-                             {"layers", {m.member.layer_begin, m.member.layer_end}}, {"well", m.well()}};
+  boost::json::object object{{"rank", m.member.rank},
+                             {"role", m.member.role},
+                             {"pid", m.member.pid},
+                             {"device", m.member.device},
+                             {"layers", {m.member.layer_begin, m.member.layer_end}},
+                             {"well", m.well()}};
   if (!m.problem.empty()) object["problem"] = m.problem;
   if (!m.answer) {
     object["state"] = process_exists(m.member.pid) ? "not answering" : "dead";
@@ -151,15 +180,19 @@ std::string health_json(const std::vector<InstanceHealth>& instances, bool well)
   for (const InstanceHealth& instance : instances) {
     boost::json::array members;
     for (const MemberHealth& m : instance.members) members.push_back(member_json(m));
-    list.push_back({{"name", instance.info.name}, {"kind", instance.info.kind}, {"stages", members}});
+    list.push_back(
+        {{"name", instance.info.name}, {"kind", instance.info.kind}, {"stages", members}});
   }
-  return boost::json::serialize(boost::json::object{{"schema", 1}, {"well", well}, {"instances", list}}) + "\n";
+  return boost::json::serialize(
+             boost::json::object{{"schema", 1}, {"well", well}, {"instances", list}}) +
+         "\n";
 }
 
 class HealthCommand : public Command {
  public:
   explicit HealthCommand(CLI::App& parent) {
-    app = parent.add_subcommand("health", "Ask every stage of the running instances how it is; exit 0 only if all is well");
+    app = parent.add_subcommand(
+        "health", "Ask every stage of the running instances how it is; exit 0 only if all is well");
     app->add_option("--instance", instance_, "Ask this instance only");
     add_runtime_dir_option(*app, twins, runtime_dir_);
     app->add_flag("--json", json_, "Print one JSON object");
@@ -175,17 +208,21 @@ class HealthCommand : public Command {
       const auto info = read_instance_info(path);
       if (!info) {
         // It has its folder but has not said yet who belongs to it.
-        instances.push_back({{.name = path.filename().native(), .kind = "starting", .members = {}}, {}});
+        instances.push_back(
+            {{.name = path.filename().native(), .kind = "starting", .members = {}}, {}});
         continue;
       }
       instances.push_back(ask_instance(path, info.value()));
       for (const MemberHealth& m : instances.back().members) well &= m.well();
     }
     if (instances.empty()) {
-      throw StartError(instance_.empty() ? fmt::format("no instance is running (looked in {})", root.native())
-                                         : fmt::format("no instance '{}' is running (looked in {})", instance_, root.native()));
+      throw StartError(instance_.empty()
+                           ? fmt::format("no instance is running (looked in {})", root.native())
+                           : fmt::format("no instance '{}' is running (looked in {})", instance_,
+                                         root.native()));
     }
-    [[maybe_unused]] const WriteResult written = write_stdout(json_ ? health_json(instances, well) : health_table(instances));
+    [[maybe_unused]] const WriteResult written =
+        write_stdout(json_ ? health_json(instances, well) : health_table(instances));
     return static_cast<int>(well ? ExitCode::done : ExitCode::start_failed);
   }
 
@@ -197,6 +234,8 @@ class HealthCommand : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> add_health_command(CLI::App& app) { return std::make_unique<HealthCommand>(app); }
+std::unique_ptr<Command> add_health_command(CLI::App& app) {
+  return std::make_unique<HealthCommand>(app);
+}
 
 }  // namespace convoy

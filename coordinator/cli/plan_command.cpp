@@ -11,14 +11,19 @@ namespace convoy {
 namespace {
 
 std::string plan_table(const StagePlan& plan) {
-  std::vector<std::vector<std::string>> rows{{"stage", "device", "layers", "weights", "kv", "state", "workspace", "link", "total"}};
+  std::vector<std::vector<std::string>> rows{
+      {"stage", "device", "layers", "weights", "kv", "state", "workspace", "link", "total"}};
   for (const StageAssignment& s : plan.stages) {
-    rows.push_back({std::to_string(s.rank.value), s.device.id, fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
-                    format_bytes(s.memory.weight_bytes), format_bytes(s.memory.kv_bytes), format_bytes(s.memory.state_bytes),
-                    format_bytes(s.memory.workspace_bytes), format_bytes(s.memory.link_bytes), format_bytes(s.memory.total())});
+    rows.push_back({std::to_string(s.rank.value), s.device.id,
+                    fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
+                    format_bytes(s.memory.weight_bytes), format_bytes(s.memory.kv_bytes),
+                    format_bytes(s.memory.state_bytes), format_bytes(s.memory.workspace_bytes),
+                    format_bytes(s.memory.link_bytes), format_bytes(s.memory.total())});
   }
-  return format_table(rows, {1, 2}) + fmt::format("context {} tokens in {} page groups of {}; prefill chunk {}\n", plan.limits.max_context_tokens,
-                                                  plan.limits.page_groups, kPageTokens, plan.limits.prefill_chunk_tokens);
+  return format_table(rows, {1, 2}) +
+         fmt::format("context {} tokens in {} page groups of {}; prefill chunk {}\n",
+                     plan.limits.max_context_tokens, plan.limits.page_groups, kPageTokens,
+                     plan.limits.prefill_chunk_tokens);
 }
 
 std::string plan_json(const StagePlan& plan) {
@@ -47,9 +52,12 @@ std::string plan_json(const StagePlan& plan) {
 class PlanCommand : public Command {
  public:
   explicit PlanCommand(CLI::App& parent) {
-    app = parent.add_subcommand("plan", "Show which stage owns which layers and what it takes; loads nothing");
+    app = parent.add_subcommand(
+        "plan", "Show which stage owns which layers and what it takes; loads nothing");
     add_plan_options(*app, twins, flags_);
-    twins.add(app->add_option("--attach", flags_.attach, "Plan for the stages of this pool after the first"), "ATTACH");
+    twins.add(app->add_option("--attach", flags_.attach,
+                              "Plan for the stages of this pool after the first"),
+              "ATTACH");
     add_runtime_dir_option(*app, twins, flags_.runtime_dir);
     app->add_flag("--json", json_, "Print one JSON object");
   }
@@ -58,7 +66,8 @@ class PlanCommand : public Command {
     const RunOptions options = resolve(flags_, twins);
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
     const StagePlan plan = plan_run(checkpoint.config(), options);
-    [[maybe_unused]] const WriteResult written = write_stdout(json_ ? plan_json(plan) : plan_table(plan));
+    [[maybe_unused]] const WriteResult written =
+        write_stdout(json_ ? plan_json(plan) : plan_table(plan));
     return static_cast<int>(ExitCode::done);
   }
 
@@ -69,6 +78,8 @@ class PlanCommand : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> add_plan_command(CLI::App& app) { return std::make_unique<PlanCommand>(app); }
+std::unique_ptr<Command> add_plan_command(CLI::App& app) {
+  return std::make_unique<PlanCommand>(app);
+}
 
 }  // namespace convoy

@@ -26,9 +26,13 @@ constexpr auto kPoll = std::chrono::milliseconds(20);
 class UpCommand : public Command {
  public:
   explicit UpCommand(CLI::App& parent) {
-    app = parent.add_subcommand("up", "Start one stage worker per device that waits to be attached (generate --attach NAME)");
+    app = parent.add_subcommand(
+        "up",
+        "Start one stage worker per device that waits to be attached (generate --attach NAME)");
     app->add_option("name", name_, "Name of the pool")->capture_default_str();
-    twins.add(app->add_option("--devices", devices_, "One worker per entry, as for generate")->capture_default_str(), "DEVICES");
+    twins.add(app->add_option("--devices", devices_, "One worker per entry, as for generate")
+                  ->capture_default_str(),
+              "DEVICES");
     add_runtime_dir_option(*app, twins, runtime_dir_);
   }
 
@@ -41,16 +45,21 @@ class UpCommand : public Command {
       for (size_t i = 0; i < devices.size(); ++i) {
         const int rank = static_cast<int>(i) + 1;
         // The worker inherits the instance's lock: the pool lives as long as any of its workers.
-        workers.push_back(ChildProcess::spawn({.program = program_directory() / "convoy-stage-worker",
-                                               .arguments = {"--rank", std::to_string(rank), "--listen",
-                                                             control_socket_path(instance.path(), rank).native(), "--health",
-                                                             health_socket_path(instance.path(), rank).native()},
-                                               .descriptors = {instance.lock_fd()},
-                                               .stderr_log = worker_log_path(instance.path(), rank)}));
-        info.members.push_back({.rank = rank, .pid = workers.back().pid(), .role = "stage_worker", .device = devices[i].id});
+        workers.push_back(ChildProcess::spawn(
+            {.program = program_directory() / "convoy-stage-worker",
+             .arguments = {"--rank", std::to_string(rank), "--listen",
+                           control_socket_path(instance.path(), rank).native(), "--health",
+                           health_socket_path(instance.path(), rank).native()},
+             .descriptors = {instance.lock_fd()},
+             .stderr_log = worker_log_path(instance.path(), rank)}));
+        info.members.push_back({.rank = rank,
+                                .pid = workers.back().pid(),
+                                .role = "stage_worker",
+                                .device = devices[i].id});
       }
       instance.publish(info);
-      for (size_t i = 0; i < workers.size(); ++i) wait_ready(workers[i], instance.path(), static_cast<int>(i) + 1);
+      for (size_t i = 0; i < workers.size(); ++i)
+        wait_ready(workers[i], instance.path(), static_cast<int>(i) + 1);
     } catch (...) {
       for (ChildProcess& worker : workers) {
         worker.signal(SIGKILL);
@@ -60,19 +69,24 @@ class UpCommand : public Command {
     }
     instance.disown();
     [[maybe_unused]] const WriteResult written =
-        write_stdout(fmt::format("pool '{}' is up: {} workers; use it with convoy generate --attach {}, end it with convoy down {}\n", name_,
-                                 workers.size(), name_, name_));
+        write_stdout(fmt::format("pool '{}' is up: {} workers; use it with convoy generate "
+                                 "--attach {}, end it with convoy down {}\n",
+                                 name_, workers.size(), name_, name_));
     return static_cast<int>(ExitCode::done);
   }
 
  private:
   static void wait_ready(ChildProcess& worker, const fs::path& instance, int rank) {
     const auto deadline = Clock::now() + kStartTimeout;
-    while (!fs::exists(control_socket_path(instance, rank)) || !ask_health(health_socket_path(instance, rank))) {
+    while (!fs::exists(control_socket_path(instance, rank)) ||
+           !ask_health(health_socket_path(instance, rank))) {
       if (const auto exit = worker.try_reap()) {
-        throw StartError(fmt::format("stage {} (pid {}) {}; its log is {}", rank, worker.pid(), describe(*exit), worker_log_path(instance, rank).native()));
+        throw StartError(fmt::format("stage {} (pid {}) {}; its log is {}", rank, worker.pid(),
+                                     describe(*exit), worker_log_path(instance, rank).native()));
       }
-      if (Clock::now() >= deadline) throw StartError(fmt::format("stage {} (pid {}) did not start in time", rank, worker.pid()));
+      if (Clock::now() >= deadline)
+        throw StartError(
+            fmt::format("stage {} (pid {}) did not start in time", rank, worker.pid()));
       std::this_thread::sleep_for(kPoll);
     }
   }
@@ -99,25 +113,31 @@ class DownCommand : public Command {
     }
     const auto info = read_instance_info(path);
     if (!info) throw StartError(info.error());
-    if (info.value().kind != "pool") throw StartError(fmt::format("instance '{}' is a run, not a pool; end it with Ctrl-C", name_));
+    if (info.value().kind != "pool")
+      throw StartError(
+          fmt::format("instance '{}' is a run, not a pool; end it with Ctrl-C", name_));
     for (const int number : {SIGTERM, SIGKILL}) {
       for (const InstanceMember& member : info.value().members) end_member(member, number);
       const auto deadline = Clock::now() + kTermTimeout;
       while (instance_alive(path) && Clock::now() < deadline) std::this_thread::sleep_for(kPoll);
       if (!instance_alive(path)) break;
     }
-    if (instance_alive(path)) throw StartError(fmt::format("the workers of pool '{}' do not end", name_));
+    if (instance_alive(path))
+      throw StartError(fmt::format("the workers of pool '{}' do not end", name_));
     sweep_and_list_instances(root);
-    [[maybe_unused]] const WriteResult written = write_stdout(fmt::format("pool '{}' is down\n", name_));
+    [[maybe_unused]] const WriteResult written =
+        write_stdout(fmt::format("pool '{}' is down\n", name_));
     return static_cast<int>(ExitCode::done);
   }
 
  private:
-  // The pool's lock is held, so a worker of it lives; a pid that is no stage worker any more was reused by somebody else.
+  // The pool's lock is held, so a worker of it lives; a pid that is no stage worker any more was
+  // reused by somebody else.
   static void end_member(const InstanceMember& member, int number) {
     std::error_code error;
     const fs::path program = fs::read_symlink(fmt::format("/proc/{}/exe", member.pid), error);
-    if (!error && program.filename().native().starts_with("convoy-stage-worker")) ::kill(member.pid, number);
+    if (!error && program.filename().native().starts_with("convoy-stage-worker"))
+      ::kill(member.pid, number);
   }
 
   std::string name_ = "pool";
@@ -126,7 +146,11 @@ class DownCommand : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> add_up_command(CLI::App& app) { return std::make_unique<UpCommand>(app); }
-std::unique_ptr<Command> add_down_command(CLI::App& app) { return std::make_unique<DownCommand>(app); }
+std::unique_ptr<Command> add_up_command(CLI::App& app) {
+  return std::make_unique<UpCommand>(app);
+}
+std::unique_ptr<Command> add_down_command(CLI::App& app) {
+  return std::make_unique<DownCommand>(app);
+}
 
 }  // namespace convoy

@@ -22,9 +22,11 @@ namespace convoy {
 namespace {
 
 void write_json_error(ExitCode code, const std::string& message) {
-  const boost::json::object object{{"error", {{"code", exit_code_name(code)}, {"message", message}}}};
+  const boost::json::object object{
+      {"error", {{"code", exit_code_name(code)}, {"message", message}}}};
   try {
-    [[maybe_unused]] const WriteResult written = write_stdout(boost::json::serialize(object) + "\n");
+    [[maybe_unused]] const WriteResult written =
+        write_stdout(boost::json::serialize(object) + "\n");
   } catch (const FatalError&) {
     // Stdout may be what failed; the line on stderr is out.
   }
@@ -54,7 +56,8 @@ int run_command(Command& command) {
 
 // CLI11 has said it on stderr already; whoever asked for JSON gets it there too.
 int report_usage(const CLI::ParseError& error, int argc, char** argv) {
-  const bool json = std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
+  const bool json = std::any_of(
+      argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
   if (json) write_json_error(ExitCode::usage, error.what());
   return static_cast<int>(ExitCode::usage);
 }
@@ -66,21 +69,28 @@ int run_convoy(int argc, char** argv) {
   const auto sink = make_stderr_sink("coordinator");
   set_log_sink(sink.get());
 
-  CLI::App app{"Convoy runs a large language model over several devices as a pipeline of processes.", "convoy"};
+  CLI::App app{
+      "Convoy runs a large language model over several devices as a pipeline of processes.",
+      "convoy"};
   app.set_version_flag("--version", fmt::format("convoy {}", kVersion));
   app.require_subcommand(1);
-  app.footer("convoy COMMAND --help says what each takes. Options with a [CONVOY_…] name can be set in the environment; a flag wins.\n"
-             "Exit codes: 0 done, 1 start-up failed, 2 usage, 3 the engine died, 4 request refused.");
+  app.footer(
+      "convoy COMMAND --help says what each takes. Options with a [CONVOY_…] name can be set in "
+      "the environment; a flag wins.\n"
+      "Exit codes: 0 done, 1 start-up failed, 2 usage, 3 the engine died, 4 request refused.");
   std::vector<std::unique_ptr<Command>> commands;
-  for (const auto add : {add_generate_command, add_chat_command, add_plan_command, add_up_command, add_down_command, add_health_command,
-                         add_tokenize_command, add_detokenize_command}) {
+  for (const auto add :
+       {add_generate_command, add_chat_command, add_plan_command, add_up_command, add_down_command,
+        add_health_command, add_tokenize_command, add_detokenize_command}) {
     commands.push_back(add(app));
   }
   // CLI11 would only say that a command is missing.
   if (argc > 1 && argv[1][0] != '-' &&
-      std::none_of(commands.begin(), commands.end(), [&](const auto& command) { return command->app->check_name(argv[1]); })) {
+      std::none_of(commands.begin(), commands.end(),
+                   [&](const auto& command) { return command->app->check_name(argv[1]); })) {
     set_log_sink(nullptr);
-    return report(UsageError(fmt::format("'{}' is no command; convoy --help lists them", argv[1])), false);
+    return report(UsageError(fmt::format("'{}' is no command; convoy --help lists them", argv[1])),
+                  false);
   }
   int exit_code = static_cast<int>(ExitCode::done);
   try {

@@ -22,7 +22,8 @@ std::pair<int32_t, double> parse_bias(const std::string& text) {
     const char* const begin = text.data();
     const auto [id_end, id_error] = std::from_chars(begin, begin + equals, id);
     const auto [end, error] = std::from_chars(begin + equals + 1, begin + text.size(), bias);
-    good = id_error == std::errc() && id_end == begin + equals && error == std::errc() && end == begin + text.size();
+    good = id_error == std::errc() && id_end == begin + equals && error == std::errc() &&
+           end == begin + text.size();
   }
   if (!good) throw UsageError(fmt::format("--logit-bias: '{}' is not ID=VALUE", text));
   return {id, bias};
@@ -34,18 +35,38 @@ void SamplingFlags::add_to(CLI::App& command) {
   command_ = &command;
   constexpr const char* kGroup = "Sampling";
   command.add_flag("--greedy", greedy_, "Always the likeliest token")->group(kGroup);
-  command.add_option("--temperature", temperature_, "Divides the logits; 0 is greedy (default: the model's)")->group(kGroup);
+  command
+      .add_option("--temperature", temperature_,
+                  "Divides the logits; 0 is greedy (default: the model's)")
+      ->group(kGroup);
   command.add_option("--top-k", top_k_, "Draw from the k likeliest tokens; 0: all")->group(kGroup);
-  command.add_option("--top-p", top_p_, "Draw from the fewest tokens that hold this share; 1: all")->group(kGroup);
-  command.add_option("--min-p", min_p_, "Draw from tokens at least this part as likely as the likeliest; 0: all")->group(kGroup);
-  command.add_option("--presence-penalty", presence_, "Taken from the logit of every token generated before")->group(kGroup);
-  command.add_option("--frequency-penalty", frequency_, "The same, times how often it was generated")->group(kGroup);
-  command.add_option("--repetition-penalty", repetition_, "Divides the logit of every token of prompt and answer; 1: off")->group(kGroup);
-  command.add_option("--logit-bias", logit_bias_, "ID=VALUE, added to a token's logit; may be given several times")
+  command.add_option("--top-p", top_p_, "Draw from the fewest tokens that hold this share; 1: all")
+      ->group(kGroup);
+  command
+      .add_option("--min-p", min_p_,
+                  "Draw from tokens at least this part as likely as the likeliest; 0: all")
+      ->group(kGroup);
+  command
+      .add_option("--presence-penalty", presence_,
+                  "Taken from the logit of every token generated before")
+      ->group(kGroup);
+  command
+      .add_option("--frequency-penalty", frequency_, "The same, times how often it was generated")
+      ->group(kGroup);
+  command
+      .add_option("--repetition-penalty", repetition_,
+                  "Divides the logit of every token of prompt and answer; 1: off")
+      ->group(kGroup);
+  command
+      .add_option("--logit-bias", logit_bias_,
+                  "ID=VALUE, added to a token's logit; may be given several times")
       ->take_all()
       ->allow_extra_args(false)
       ->group(kGroup);
-  command.add_option("--seed", seed_, "The same seed draws the same tokens (default: random, reported)")->group(kGroup);
+  command
+      .add_option("--seed", seed_,
+                  "The same seed draws the same tokens (default: random, reported)")
+      ->group(kGroup);
 }
 
 SamplingOptions SamplingFlags::resolve(const std::filesystem::path& model_directory) const {
@@ -68,7 +89,8 @@ SamplingOptions SamplingFlags::resolve(const std::filesystem::path& model_direct
   for (const std::string& text : logit_bias_) options.logit_bias.insert(parse_bias(text));
   if (greedy_) options.greedy = true;
   if (command_->count("--seed") == 0) options.seed = random_seed();
-  if (const Status status = options.validate(std::numeric_limits<int>::max()); !status) throw UsageError(status.error());
+  if (const Status status = options.validate(std::numeric_limits<int>::max()); !status)
+    throw UsageError(status.error());
   return options;
 }
 

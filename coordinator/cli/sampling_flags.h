@@ -11,12 +11,13 @@
 
 namespace convoy {
 
-/// As typed. Naming temperature, top-k, top-p, min-p or a seed asks for sampling, unless --greedy is there too.
+/// As typed. Naming temperature, top-k, top-p, min-p or a seed asks for sampling, unless --greedy
+/// is there too.
 class SamplingFlags {
  public:
   void add_to(CLI::App& command);
-  /// generation_config.json of the model, then the flags. A seed that was not given is drawn. Throws UsageError that names the
-  /// flag, or StartError for a bad generation_config.json.
+  /// generation_config.json of the model, then the flags. A seed that was not given is drawn.
+  /// Throws UsageError that names the flag, or StartError for a bad generation_config.json.
   SamplingOptions resolve(const std::filesystem::path& model_directory) const;
 
  private:

@@ -54,7 +54,9 @@ LineEditor::~LineEditor() {
   if (state_->history != nullptr) history_end(state_->history);
 }
 
-bool LineEditor::interactive() const { return state_->editor != nullptr; }
+bool LineEditor::interactive() const {
+  return state_->editor != nullptr;
+}
 
 std::optional<std::string> LineEditor::read() {
   std::string line;

@@ -7,8 +7,8 @@ namespace convoy {
 
 enum class WriteResult { written, closed };
 
-/// Writes all of `text` to stdout at once. `closed`: the reader is gone (EPIPE). Throws StartError on any other error,
-/// such as a full disk.
+/// Writes all of `text` to stdout at once. `closed`: the reader is gone (EPIPE). Throws StartError
+/// on any other error, such as a full disk.
 [[nodiscard]] WriteResult write_stdout(std::string_view text);
 
 }  // namespace convoy

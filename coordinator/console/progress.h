@@ -13,12 +13,14 @@ struct LoadState {
   uint64_t total_bytes = 0;  ///< 0: not known yet
 };
 
-/// A bar per stage that redraws in place when stderr is a terminal, else a plain line now and then. Main thread.
+/// A bar per stage that redraws in place when stderr is a terminal, else a plain line now and then.
+/// Main thread.
 class ProgressDisplay {
  public:
   enum class Mode { automatic, silent };
   explicit ProgressDisplay(Mode mode);
-  /// One state per stage, by rank. Cheap to call often: draws at most every 50 ms (bars) or 2 s (lines).
+  /// One state per stage, by rank. Cheap to call often: draws at most every 50 ms (bars) or 2 s
+  /// (lines).
   void update(const std::vector<LoadState>& states);
   /// Draws the last state; later output begins on a fresh line.
   void finish();

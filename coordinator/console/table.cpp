@@ -6,7 +6,8 @@
 
 namespace convoy {
 
-std::string format_table(const std::vector<std::vector<std::string>>& rows, const std::vector<size_t>& left) {
+std::string format_table(const std::vector<std::vector<std::string>>& rows,
+                         const std::vector<size_t>& left) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -18,7 +19,8 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows, cons
     for (size_t i = 0; i < row.size(); ++i) {
       if (i > 0) line += "  ";
       const bool left_aligned = i == 0 || std::find(left.begin(), left.end(), i) != left.end();
-      line += left_aligned ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("{:>{}}", row[i], widths[i]);
+      line += left_aligned ? fmt::format("{:<{}}", row[i], widths[i])
+                           : fmt::format("{:>{}}", row[i], widths[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

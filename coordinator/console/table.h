@@ -7,9 +7,10 @@
 
 namespace convoy {
 
-/// Columns as wide as their widest cell, two spaces apart; the first column and those of `left` are left-aligned, the others
-/// right-aligned. Every line ends with a newline.
-std::string format_table(const std::vector<std::vector<std::string>>& rows, const std::vector<size_t>& left = {});
+/// Columns as wide as their widest cell, two spaces apart; the first column and those of `left` are
+/// left-aligned, the others right-aligned. Every line ends with a newline.
+std::string format_table(const std::vector<std::vector<std::string>>& rows,
+                         const std::vector<size_t>& left = {});
 
 /// "512 B", "1.5 MiB", "27.3 GiB".
 std::string format_bytes(uint64_t bytes);

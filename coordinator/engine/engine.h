@@ -20,8 +20,8 @@ namespace convoy {
 
 /// Owns rank 0's stage and the allocator of page groups. One thread uses it.
 ///
-/// Errors of prefill() and decode(): a sequence is full, no page group is free, or a stage was lost (the pipeline's waits
-/// were released); the sequences are then not usable any more.
+/// Errors of prefill() and decode(): a sequence is full, no page group is free, or a stage was lost
+/// (the pipeline's waits were released); the sequences are then not usable any more.
 class Engine {
  public:
   struct Parts {
@@ -35,19 +35,22 @@ class Engine {
   /// Loads rank 0's weights. Throws StartError; what `progress` throws passes through.
   Engine(const Parts& parts, const LoadProgress& progress);
 
-  /// Must be called before the first step when there is more than one stage. `pipeline` outlives the engine.
+  /// Must be called before the first step when there is more than one stage. `pipeline` outlives
+  /// the engine.
   void connect(Pipeline& pipeline) { pipeline_ = &pipeline; }
   /// Asked between chunks and steps: true gives up with an error.
   void set_cancelled(std::function<bool()> cancelled) { cancelled_ = std::move(cancelled); }
 
   PagePool& pages() { return pages_; }
-  /// Runs a whole prompt (at least one token) of a fresh sequence in chunks that overlap over the stages. Gives the first
-  /// token to follow.
+  /// Runs a whole prompt (at least one token) of a fresh sequence in chunks that overlap over the
+  /// stages. Gives the first token to follow.
   Result<int32_t> prefill(Sequence& sequence, std::span<const int32_t> ids);
   /// One token per sequence: `ids[i]` is appended to `sequences[i]`, `next[i]` is what follows it.
-  Status decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids, std::span<int32_t> next);
+  Status decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
+                std::span<int32_t> next);
 
-  /// Copies the logits of the last prefill or of lane `lane` of the last decode to the host, vocab_size values.
+  /// Copies the logits of the last prefill or of lane `lane` of the last decode to the host,
+  /// vocab_size values.
   void copy_logits(int lane, std::span<float> out);
   int vocab_size() const { return root_.vocab_size(); }
   int max_lanes() const { return limits_.lanes; }

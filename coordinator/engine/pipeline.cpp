@@ -16,7 +16,8 @@ constexpr int kRingPollMs = 100;
 
 StageLinkOptions link_options(const ModelConfig& config, const StagePlan& plan, int rank) {
   const auto stages = static_cast<int>(plan.stages.size());
-  return rank == stages - 1 ? back_link_options(config, plan.limits, stages) : residual_link_options(config, plan.limits);
+  return rank == stages - 1 ? back_link_options(config, plan.limits, stages)
+                            : residual_link_options(config, plan.limits);
 }
 
 StepRingOptions ring_options(const StagePlan& plan, int spin_iterations) {
@@ -35,23 +36,28 @@ uint64_t outgoing_link_bytes(const ModelConfig& config, const StagePlan& plan, i
   return plan.stages.size() < 2 ? 0 : stage_link_region_bytes(link_options(config, plan, rank));
 }
 
-Pipeline::Pipeline(Device& device, const ModelConfig& config, const StagePlan& plan, int spin_iterations)
+Pipeline::Pipeline(Device& device, const ModelConfig& config, const StagePlan& plan,
+                   int spin_iterations)
     : column_bytes_(static_cast<size_t>(config.hidden_size) * sizeof(float)) {
   const auto stages = static_cast<int>(plan.stages.size());
   CONVOY_CHECK_OP(stages, >=, 2);
   const StepRingOptions ring = ring_options(plan, spin_iterations);
   for (int rank = 1; rank < stages; ++rank) {
-    ring_regions_.push_back(SharedRegion::create(fmt::format("step ring of stage {}", rank), StepRingWriter::region_bytes(ring)));
+    ring_regions_.push_back(SharedRegion::create(fmt::format("step ring of stage {}", rank),
+                                                 StepRingWriter::region_bytes(ring)));
     rings_.emplace_back(ring_regions_.back(), ring);
   }
   for (int rank = 0; rank < stages; ++rank) {
     const StageLinkOptions options = link_options(config, plan, rank);
-    link_regions_.push_back(SharedRegion::create(fmt::format("link from stage {} to {}", rank, (rank + 1) % stages),
-                                                 stage_link_region_bytes(options)));
+    link_regions_.push_back(
+        SharedRegion::create(fmt::format("link from stage {} to {}", rank, (rank + 1) % stages),
+                             stage_link_region_bytes(options)));
     format_stage_link(link_regions_.back(), options);
   }
-  auto outgoing = StageLinkSender::open(link_regions_.front(), link_options(config, plan, 0), &device);
-  auto back = StageLinkReceiver::open(link_regions_.back(), link_options(config, plan, stages - 1), &device);
+  auto outgoing =
+      StageLinkSender::open(link_regions_.front(), link_options(config, plan, 0), &device);
+  auto back = StageLinkReceiver::open(link_regions_.back(), link_options(config, plan, stages - 1),
+                                      &device);
   if (!outgoing) throw StartError(outgoing.error());
   if (!back) throw StartError(back.error());
   outgoing_ = std::make_unique<StageLinkSender>(std::move(outgoing).value());
@@ -95,7 +101,9 @@ Status Pipeline::publish_to(StepRingWriter& ring, const PlannedStep& step) {
     std::copy(step.lanes.begin(), step.lanes.end(), entry.lanes);
     std::copy(step.control.begin(), step.control.end(), entry.control);
     std::transform(step.deltas.begin(), step.deltas.end(), entry.deltas,
-                   [](const PageAssignment& a) { return BlockTableDelta{a.kv_row, a.block, a.page}; });
+                   [](const PageAssignment& a) {
+                     return BlockTableDelta{a.kv_row, a.block, a.page};
+                   });
     ring.publish();
     return {};
   }
@@ -104,18 +112,21 @@ Status Pipeline::publish_to(StepRingWriter& ring, const PlannedStep& step) {
 Status Pipeline::send(Stream& stream, const float* residual, int columns, int lanes) {
   std::array<uint32_t, kMaxLanes> live;
   live.fill(1);
-  const Transfer sent = outgoing_->send(stream, residual, static_cast<size_t>(columns) * column_bytes_, static_cast<uint32_t>(columns),
-                                        {live.data(), static_cast<size_t>(lanes)});
+  const Transfer sent =
+      outgoing_->send(stream, residual, static_cast<size_t>(columns) * column_bytes_,
+                      static_cast<uint32_t>(columns), {live.data(), static_cast<size_t>(lanes)});
   if (sent == Transfer::aborted) return Error{"the link to stage 1 was released"};
   return {};
 }
 
 Status Pipeline::receive(Stream& stream, float* last_columns, int lanes) {
   std::array<uint32_t, kMaxLanes> live{};
-  const auto received = back_->receive(stream, last_columns, static_cast<size_t>(lanes) * column_bytes_, static_cast<uint32_t>(lanes),
-                                       {live.data(), static_cast<size_t>(lanes)});
+  const auto received =
+      back_->receive(stream, last_columns, static_cast<size_t>(lanes) * column_bytes_,
+                     static_cast<uint32_t>(lanes), {live.data(), static_cast<size_t>(lanes)});
   if (!received) return Error{received.error()};
-  if (received.value() == Transfer::aborted) return Error{"the link from the last stage was released"};
+  if (received.value() == Transfer::aborted)
+    return Error{"the link from the last stage was released"};
   return {};
 }
 

@@ -1,4 +1,5 @@
-// Rank 0's side of the data plane: the step rings of all workers, and the links out of and back to rank 0.
+// Rank 0's side of the data plane: the step rings of all workers, and the links out of and back to
+// rank 0.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,8 @@
 
 namespace convoy {
 
-/// Creates and owns every shared segment of a run of two or more stages. Main thread, except release_waiters().
+/// Creates and owns every shared segment of a run of two or more stages. Main thread, except
+/// release_waiters().
 class Pipeline {
  public:
   /// Throws StartError when shared memory cannot be had.
@@ -23,7 +25,8 @@ class Pipeline {
   /// What each worker must be given, by rank - 1.
   std::vector<WorkerPool::WorkerLinks> worker_links() const;
 
-  /// Writes the step into every ring. Waits while a ring is full. Error: released by release_waiters().
+  /// Writes the step into every ring. Waits while a ring is full. Error: released by
+  /// release_waiters().
   Status publish(const PlannedStep& step);
   /// Sends the residual of all columns to rank 1, in stream order.
   Status send(Stream& stream, const float* residual, int columns, int lanes);

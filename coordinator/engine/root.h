@@ -15,13 +15,17 @@ namespace convoy {
 /// Owns the root weights and the buffers around them. One thread uses it.
 class Root {
  public:
-  /// `valid_vocab`: token ids that may be chosen, 1..vocab_size; padded rows of the head lie above. Throws StartError.
-  Root(Device& device, Stream& stream, const Checkpoint& checkpoint, const StageLimits& limits, int valid_vocab, const LoadProgress& progress);
+  /// `valid_vocab`: token ids that may be chosen, 1..vocab_size; padded rows of the head lie above.
+  /// Throws StartError.
+  Root(Device& device, Stream& stream, const Checkpoint& checkpoint, const StageLimits& limits,
+       int valid_vocab, const LoadProgress& progress);
 
-  /// Embeds `ids` (host memory, at most max_columns, each below vocab_size: checked) into `out`, f32 [ids, hidden].
+  /// Embeds `ids` (host memory, at most max_columns, each below vocab_size: checked) into `out`,
+  /// f32 [ids, hidden].
   void embed(Stream& stream, std::span<const int32_t> ids, float* out);
 
-  /// Where the residual of each lane's last column must be before choose(): device memory, f32 [lanes, hidden].
+  /// Where the residual of each lane's last column must be before choose(): device memory, f32
+  /// [lanes, hidden].
   float* last_columns() const { return last_.as<float>(); }
   /// Final norm, head and greedy choice for `lanes` rows; waits and gives the ids.
   void choose(Stream& stream, int lanes, std::span<int32_t> ids);

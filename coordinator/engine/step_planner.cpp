@@ -6,8 +6,11 @@
 
 namespace convoy {
 
-Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns, PositionClass position_class, PlannedStep& step) {
-  CONVOY_CHECK(!sequences.empty() && sequences.size() == columns.size() && sequences.size() <= kMaxLanes, "lanes of a step");
+Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns,
+                 PositionClass position_class, PlannedStep& step) {
+  CONVOY_CHECK(
+      !sequences.empty() && sequences.size() == columns.size() && sequences.size() <= kMaxLanes,
+      "lanes of a step");
   step.kind = position_class == PositionClass::prompt ? StepKind::prefill : StepKind::decode;
   step.position_class = position_class;
   step.width = *std::max_element(columns.begin(), columns.end());

@@ -10,7 +10,8 @@
 
 namespace convoy {
 
-/// A step as the rings carry it and rank 0 runs it itself. Vectors keep their capacity from step to step.
+/// A step as the rings carry it and rank 0 runs it itself. Vectors keep their capacity from step to
+/// step.
 struct PlannedStep {
   StepKind kind = StepKind::decode;
   PositionClass position_class = PositionClass::generated;
@@ -22,9 +23,10 @@ struct PlannedStep {
   int columns() const { return lane_count() * width; }
 };
 
-/// Appends `columns[i]` text columns to `sequences[i]` and writes the step. `position_class` prompt makes a prefill step,
-/// generated a decode step. The sequences take their pages here. Errors: a sequence is full or no page group is free; the
-/// step is then unusable.
-Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns, PositionClass position_class, PlannedStep& step);
+/// Appends `columns[i]` text columns to `sequences[i]` and writes the step. `position_class` prompt
+/// makes a prefill step, generated a decode step. The sequences take their pages here. Errors: a
+/// sequence is full or no page group is free; the step is then unusable.
+Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns,
+                 PositionClass position_class, PlannedStep& step);
 
 }  // namespace convoy

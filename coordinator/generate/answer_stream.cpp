@@ -4,7 +4,8 @@
 
 namespace convoy {
 
-AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings, ReasoningMarkers markers)
+AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings,
+                           ReasoningMarkers markers)
     : markers_(markers),
       reasoning_(tokenizer, {}),
       answer_(tokenizer, std::move(stop_strings)),
@@ -18,7 +19,8 @@ AnswerPiece AnswerStream::push(int32_t id) {
     skipping_blank_ = true;
     return {Channel::reasoning, reasoning_.finish()};
   }
-  // Reasoning comes first or not at all: a marker in the middle of an answer is hidden, but begins nothing.
+  // Reasoning comes first or not at all: a marker in the middle of an answer is hidden, but begins
+  // nothing.
   if (id == markers_.begin_id && tokens_before_answer_ == 0 && answer_.kept_tokens() == 0) {
     ++tokens_before_answer_;
     channel_ = Channel::reasoning;

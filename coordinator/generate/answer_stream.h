@@ -25,11 +25,13 @@ struct AnswerPiece {
   std::string text;
 };
 
-/// Whole characters only, and nothing that a stop string may still take back (TextStream). The markers themselves and the blank
-/// lines after the closing one are no text. Stop strings are looked for in the answer.
+/// Whole characters only, and nothing that a stop string may still take back (TextStream). The
+/// markers themselves and the blank lines after the closing one are no text. Stop strings are
+/// looked for in the answer.
 class AnswerStream {
  public:
-  AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings, ReasoningMarkers markers);
+  AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings,
+               ReasoningMarkers markers);
 
   /// Adds one token; the piece that may be shown now, maybe empty.
   AnswerPiece push(int32_t id);

@@ -16,14 +16,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPaceSlice = std::chrono::milliseconds(20);
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
-[[noreturn]] void refuse(const std::string& message) { throw FatalError(ExitCode::request_refused, message); }
+[[noreturn]] void refuse(const std::string& message) {
+  throw FatalError(ExitCode::request_refused, message);
+}
 
 // Sleeps until the token is due, looking up for cancellation.
 void wait_for_pace(const EngineRun& run, Clock::time_point begin, size_t tokens, double pace) {
   if (pace <= 0) return;
-  const auto due = begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(static_cast<double>(tokens) / pace));
+  const auto due = begin + std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(static_cast<double>(tokens) / pace));
   while (run.cancelled() == 0 && Clock::now() < due) {
     std::this_thread::sleep_for(std::min<Clock::duration>(kPaceSlice, due - Clock::now()));
   }
@@ -33,24 +38,33 @@ void wait_for_pace(const EngineRun& run, Clock::time_point begin, size_t tokens,
 
 const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::cancelled: return "cancelled";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
   }
   return "unknown";
 }
 
-void check_request(const GenerationRequest& request, const ModelConfig& config, int max_context_tokens) {
+void check_request(const GenerationRequest& request, const ModelConfig& config,
+                   int max_context_tokens) {
   if (request.prompt_ids.empty()) refuse("the prompt is empty");
   for (const int32_t id : request.prompt_ids) {
-    if (id < 0 || id >= config.vocab_size) refuse(fmt::format("prompt token id {} is not in the model's vocabulary of {}", id, config.vocab_size));
+    if (id < 0 || id >= config.vocab_size)
+      refuse(fmt::format("prompt token id {} is not in the model's vocabulary of {}", id,
+                         config.vocab_size));
   }
   if (request.prompt_ids.size() > static_cast<size_t>(max_context_tokens)) {
-    refuse(fmt::format("the prompt has {} tokens, the context holds {}; raise --max-context or shorten the prompt",
-                       request.prompt_ids.size(), max_context_tokens));
+    refuse(fmt::format(
+        "the prompt has {} tokens, the context holds {}; raise --max-context or shorten the prompt",
+        request.prompt_ids.size(), max_context_tokens));
   }
-  if (const Status status = check_stop_strings(request.stop_strings); !status) refuse(status.error());
-  if (const Status status = request.sampling.validate(config.vocab_size); !status) refuse(status.error());
+  if (const Status status = check_stop_strings(request.stop_strings); !status)
+    refuse(status.error());
+  if (const Status status = request.sampling.validate(config.vocab_size); !status)
+    refuse(status.error());
 }
 
 namespace {
@@ -58,7 +72,8 @@ namespace {
 // One generation: the state that its loop carries.
 class Generation {
  public:
-  Generation(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request, const TokenSink& sink)
+  Generation(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request,
+             const TokenSink& sink)
       : run_(run),
         request_(request),
         sink_(sink),
@@ -67,13 +82,15 @@ class Generation {
         sequence_(run.engine().pages(), 0, run.plan().limits.max_context_tokens),
         stream_(tokenizer, request.stop_strings, request.reasoning) {
     const SamplingOptions& sampling = request.sampling;
-    const bool plain = sampling.is_greedy() && sampling.logit_bias.empty() && sampling.presence_penalty == 0 &&
-                       sampling.frequency_penalty == 0 && sampling.repetition_penalty == 1;
+    const bool plain = sampling.is_greedy() && sampling.logit_bias.empty() &&
+                       sampling.presence_penalty == 0 && sampling.frequency_penalty == 0 &&
+                       sampling.repetition_penalty == 1;
     if (!plain) {
       sampler_.emplace(sampling, valid_vocab_);
       sampler_->observe_prompt(request.prompt_ids);
     }
-    if (!plain || request.top_logprobs) logits_.resize(static_cast<size_t>(run.engine().vocab_size()));
+    if (!plain || request.top_logprobs)
+      logits_.resize(static_cast<size_t>(run.engine().vocab_size()));
     result_.prompt_tokens = static_cast<int>(request.prompt_ids.size());
   }
 
@@ -96,7 +113,8 @@ class Generation {
   }
 
  private:
-  // The token to follow, from the logits of the last step; `likeliest` is the engine's own greedy choice.
+  // The token to follow, from the logits of the last step; `likeliest` is the engine's own greedy
+  // choice.
   int32_t choose(int32_t likeliest) {
     if (!logits_.empty()) run_.engine().copy_logits(0, logits_);
     int32_t id = likeliest;
@@ -105,13 +123,15 @@ class Generation {
       if (!drawn) refuse(drawn.error());
       id = drawn.value();
     }
-    if (request_.top_logprobs) result_.logprobs.push_back(token_logprobs(logits_, valid_vocab_, id, *request_.top_logprobs));
+    if (request_.top_logprobs)
+      result_.logprobs.push_back(token_logprobs(logits_, valid_vocab_, id, *request_.top_logprobs));
     return id;
   }
 
   // Takes a token into the text; says why it was the last one, if it was.
   std::optional<FinishReason> accept(int32_t id, Clock::time_point decode_begin) {
-    if (std::find(request_.stop_ids.begin(), request_.stop_ids.end(), id) != request_.stop_ids.end()) {
+    if (std::find(request_.stop_ids.begin(), request_.stop_ids.end(), id) !=
+        request_.stop_ids.end()) {
       result_.stop_id = id;
       return FinishReason::stop;
     }
@@ -122,7 +142,8 @@ class Generation {
     if (stream_.stopped()) result_.token_ids.resize(static_cast<size_t>(stream_.kept_tokens()));
     if (!wanted || run_.cancelled() != 0) return FinishReason::cancelled;
     if (stream_.stopped()) return FinishReason::stop;
-    if (result_.token_ids.size() == max_tokens_ || sequence_.length() == sequence_.max_tokens()) return FinishReason::length;
+    if (result_.token_ids.size() == max_tokens_ || sequence_.length() == sequence_.max_tokens())
+      return FinishReason::length;
     return std::nullopt;
   }
 
@@ -158,7 +179,8 @@ class Generation {
 
 }  // namespace
 
-GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request, const TokenSink& sink) {
+GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer,
+                          const GenerationRequest& request, const TokenSink& sink) {
   return Generation(run, tokenizer, request, sink).run();
 }
 

@@ -22,7 +22,8 @@ struct GenerationRequest {
   std::vector<std::string> stop_strings;
   std::vector<int32_t> stop_ids;  ///< empty: none ends the text (--ignore-eos)
   SamplingOptions sampling;       ///< the seed is drawn by the caller
-  std::optional<int> top_logprobs;  ///< report each token's log-probability and that many of the likeliest
+  std::optional<int>
+      top_logprobs;  ///< report each token's log-probability and that many of the likeliest
   ReasoningMarkers reasoning;
   double pace_tokens_per_s = 0;  ///< 0: as fast as it goes
 };
@@ -32,8 +33,8 @@ enum class FinishReason { stop, length, cancelled };
 const char* finish_reason_name(FinishReason reason);
 
 struct GenerationResult {
-  std::string text;       ///< the answer
-  std::string reasoning;  ///< what stood between the reasoning markers
+  std::string text;                     ///< the answer
+  std::string reasoning;                ///< what stood between the reasoning markers
   std::vector<LogprobReport> logprobs;  ///< one per token id, if asked for
   std::vector<int32_t> token_ids;  ///< without the stop id, and without what a stop string cut off
   int prompt_tokens = 0;
@@ -44,14 +45,18 @@ struct GenerationResult {
   int decode_steps = 0;
 };
 
-/// Refuses what can never run, before anything is loaded: an empty prompt, ids outside the vocabulary, a prompt that does not
-/// fit the context, a bad stop string or sampling option. Throws FatalError (request refused), naming both numbers.
-void check_request(const GenerationRequest& request, const ModelConfig& config, int max_context_tokens);
+/// Refuses what can never run, before anything is loaded: an empty prompt, ids outside the
+/// vocabulary, a prompt that does not fit the context, a bad stop string or sampling option. Throws
+/// FatalError (request refused), naming both numbers.
+void check_request(const GenerationRequest& request, const ModelConfig& config,
+                   int max_context_tokens);
 
-/// Told of every token and the text that may be shown with it (maybe none; id -1: the rest at the end). Returning false cancels.
+/// Told of every token and the text that may be shown with it (maybe none; id -1: the rest at the
+/// end). Returning false cancels.
 using TokenSink = std::function<bool(int32_t id, const AnswerPiece& piece)>;
 
 /// Throws FatalError when a stage is lost. Cancellation (a signal or the sink) is a result.
-GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request, const TokenSink& sink);
+GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer,
+                          const GenerationRequest& request, const TokenSink& sink);
 
 }  // namespace convoy

@@ -17,38 +17,52 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kHealthTimeoutMs = 1000;
 constexpr int kSpinIterations = 2000;
-// The engine's error comes from released waits; why they were released is known a moment earlier or later.
+// The engine's error comes from released waits; why they were released is known a moment earlier or
+// later.
 constexpr auto kFailureGrace = std::chrono::milliseconds(1000);
 
-// Where stages outnumber cores, a spinning process takes the core that the stage it waits for needs.
-int spin_iterations(size_t stages) { return stages <= static_cast<size_t>(physical_cores()) ? kSpinIterations : 0; }
+// Where stages outnumber cores, a spinning process takes the core that the stage it waits for
+// needs.
+int spin_iterations(size_t stages) {
+  return stages <= static_cast<size_t>(physical_cores()) ? kSpinIterations : 0;
+}
 
 uint64_t stored_bytes(const Checkpoint& checkpoint, LayerRange layers, bool with_root) {
   uint64_t bytes = 0;
-  for (int layer = layers.begin; layer < layers.end; ++layer) bytes += checkpoint.layer_bytes(layer);
-  if (with_root) bytes += checkpoint.embedding_bytes() + checkpoint.final_norm_bytes() + checkpoint.head_bytes();
+  for (int layer = layers.begin; layer < layers.end; ++layer)
+    bytes += checkpoint.layer_bytes(layer);
+  if (with_root)
+    bytes += checkpoint.embedding_bytes() + checkpoint.final_norm_bytes() + checkpoint.head_bytes();
   return bytes;
 }
 
-std::filesystem::path pool_directory(const RunOptions& options) { return options.runtime_root / options.attach; }
+std::filesystem::path pool_directory(const RunOptions& options) {
+  return options.runtime_root / options.attach;
+}
 
 std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
   std::vector<DeviceSpec> devices = options.devices;
   if (options.attach.empty()) return devices;
   if (devices.size() != 1) {
-    throw UsageError(fmt::format("--attach takes one device for rank 0, --devices names {}; the other stages are the pool's", devices.size()));
+    throw UsageError(fmt::format(
+        "--attach takes one device for rank 0, --devices names {}; the other stages are the pool's",
+        devices.size()));
   }
   const auto alive = sweep_and_list_instances(options.runtime_root);
   if (std::find(alive.begin(), alive.end(), pool_directory(options)) == alive.end()) {
-    throw StartError(fmt::format("no pool '{}' is running in {}; start one with convoy up", options.attach, options.runtime_root.native()));
+    throw StartError(fmt::format("no pool '{}' is running in {}; start one with convoy up",
+                                 options.attach, options.runtime_root.native()));
   }
   const auto info = read_instance_info(pool_directory(options));
   if (!info) throw StartError(info.error());
-  if (info.value().kind != "pool") throw StartError(fmt::format("instance '{}' is a run, not a pool of waiting workers", options.attach));
+  if (info.value().kind != "pool")
+    throw StartError(
+        fmt::format("instance '{}' is a run, not a pool of waiting workers", options.attach));
   for (const InstanceMember& member : info.value().members) {
     const auto spec = parse_devices(member.device, "instance.json").front();
     if (spec.kind != devices.front().kind) {
-      throw UsageError(fmt::format("--devices {} and the pool's {} cannot be mixed", devices.front().id, spec.id));
+      throw UsageError(fmt::format("--devices {} and the pool's {} cannot be mixed",
+                                   devices.front().id, spec.id));
     }
     devices.push_back(spec);
   }
@@ -59,10 +73,12 @@ std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
 
 StagePlan plan_run(const ModelConfig& config, const RunOptions& options) {
   StageLimits limits;
-  limits.max_context_tokens =
-      options.max_context_tokens != 0 ? options.max_context_tokens : std::min(config.max_position_embeddings, kDefaultContextTokens);
+  limits.max_context_tokens = options.max_context_tokens != 0
+                                  ? options.max_context_tokens
+                                  : std::min(config.max_position_embeddings, kDefaultContextTokens);
   if (limits.max_context_tokens > config.max_position_embeddings) {
-    throw UsageError(fmt::format("--max-context {} is more than the model's {} positions", limits.max_context_tokens, config.max_position_embeddings));
+    throw UsageError(fmt::format("--max-context {} is more than the model's {} positions",
+                                 limits.max_context_tokens, config.max_position_embeddings));
   }
   // A chunk never needs more columns than the context has.
   const int context_pages = limits.pages_per_row();
@@ -70,11 +86,13 @@ StagePlan plan_run(const ModelConfig& config, const RunOptions& options) {
   limits.lanes = 1;
   limits.page_groups = context_pages * limits.lanes;
   StagePlan plan = make_stage_plan(config, devices_of_run(options), options.stage_layers, limits);
-  for (StageAssignment& stage : plan.stages) stage.memory.link_bytes = outgoing_link_bytes(config, plan, stage.rank.value);
+  for (StageAssignment& stage : plan.stages)
+    stage.memory.link_bytes = outgoing_link_bytes(config, plan, stage.rank.value);
   return plan;
 }
 
-EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer, ProgressDisplay& display)
+EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint,
+                     const Tokenizer& tokenizer, ProgressDisplay& display)
     : plan_(plan_run(checkpoint.config(), options)),
       instance_(InstanceDirectory::create(options.runtime_root, options.instance)),
       attached_(!options.attach.empty()),
@@ -117,19 +135,21 @@ void EngineRun::publish_members() const {
   const auto status = pool_->status();
   for (const StageAssignment& stage : plan_.stages) {
     const int rank = stage.rank.value;
-    info.members.push_back({.rank = rank,
-                            .pid = rank == 0 ? ::getpid() : status[static_cast<size_t>(rank - 1)].pid,
-                            .role = rank == 0 ? "coordinator" : "stage_worker",
-                            .device = stage.device.id,
-                            .layer_begin = stage.layers.begin,
-                            .layer_end = stage.layers.end});
+    info.members.push_back(
+        {.rank = rank,
+         .pid = rank == 0 ? ::getpid() : status[static_cast<size_t>(rank - 1)].pid,
+         .role = rank == 0 ? "coordinator" : "stage_worker",
+         .device = stage.device.id,
+         .layer_begin = stage.layers.begin,
+         .layer_end = stage.layers.end});
   }
   // The workers of a pool answer in the pool's own folder.
   if (attached_) info.members.resize(1);
   instance_.publish(info);
 }
 
-void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer, ProgressDisplay& display) {
+void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint,
+                     const Tokenizer& tokenizer, ProgressDisplay& display) {
   health_.set_state(proto::StageHealth::LOADING);
   device_ = open_device(plan_.stages.front().device.id, options.threads);
   const uint64_t total = stored_bytes(checkpoint, plan_.stages.front().layers, true);
@@ -140,20 +160,24 @@ void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, co
     display.update(states);
   };
   const auto progress = [&](uint64_t bytes) {
-    hold_.reach(0, HoldPhase::load, health_, [this] { return pool_->cancelled() != 0 || pool_->failure(); });
+    hold_.reach(0, HoldPhase::load, health_,
+                [this] { return pool_->cancelled() != 0 || pool_->failure(); });
     pool_->check();
     loaded += bytes;
     health_.set_load_progress(loaded, total);
     show();
   };
-  engine_ = std::make_unique<Engine>(Engine::Parts{.device = *device_,
-                                                   .checkpoint = checkpoint,
-                                                   .plan = plan_,
-                                                   .health = health_,
-                                                   .hold = hold_,
-                                                   .valid_vocab = std::min(tokenizer.vocab_size(), checkpoint.config().vocab_size)},
-                                     progress);
-  engine_->set_cancelled([this] { return pool_->cancelled() != 0 || pool_->failure().has_value(); });
+  engine_ = std::make_unique<Engine>(
+      Engine::Parts{
+          .device = *device_,
+          .checkpoint = checkpoint,
+          .plan = plan_,
+          .health = health_,
+          .hold = hold_,
+          .valid_vocab = std::min(tokenizer.vocab_size(), checkpoint.config().vocab_size)},
+      progress);
+  engine_->set_cancelled(
+      [this] { return pool_->cancelled() != 0 || pool_->failure().has_value(); });
   pool_->wait_loaded(show);
   show();
   display.finish();
@@ -184,7 +208,8 @@ void EngineRun::describe(const ModelConfig& config) {
   description.set_workspace_bytes(stage.memory.workspace_bytes);
   description.set_page_groups(static_cast<uint64_t>(plan_.limits.page_groups));
   health_.set_description(description);
-  log(LogLevel::debug, fmt::format("{} layers over {} stages, context {}", config.num_layers, plan_.stages.size(), plan_.limits.max_context_tokens));
+  log(LogLevel::debug, fmt::format("{} layers over {} stages, context {}", config.num_layers,
+                                   plan_.stages.size(), plan_.limits.max_context_tokens));
 }
 
 void EngineRun::throw_engine_error(const std::string& error) const {

@@ -1,4 +1,5 @@
-// Everything of one run, put together: instance folder, workers, segments, engine. Loading happens in the constructor.
+// Everything of one run, put together: instance folder, workers, segments, engine. Loading happens
+// in the constructor.
 #pragma once
 
 #include <filesystem>
@@ -34,8 +35,8 @@ struct RunOptions {
 
 inline constexpr int kDefaultContextTokens = 8192;
 
-/// Limits and split for `options`; opens nothing but the model's headers. With attach the pool's folder says how many stages.
-/// Throws UsageError or StartError.
+/// Limits and split for `options`; opens nothing but the model's headers. With attach the pool's
+/// folder says how many stages. Throws UsageError or StartError.
 StagePlan plan_run(const ModelConfig& config, const RunOptions& options);
 
 /// One stage's line in summaries and JSON.
@@ -54,7 +55,8 @@ struct StageReport {
 class EngineRun {
  public:
   /// Throws FatalError; then nothing is left behind.
-  EngineRun(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer, ProgressDisplay& display);
+  EngineRun(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+            ProgressDisplay& display);
   ~EngineRun();
   EngineRun(const EngineRun&) = delete;
   EngineRun& operator=(const EngineRun&) = delete;
@@ -62,9 +64,13 @@ class EngineRun {
   Engine& engine() { return *engine_; }
   /// The signal that asked to stop, or 0.
   int cancelled() const { return pool_->cancelled(); }
-  /// While set, Ctrl-C calls this on the control thread instead of cancelling; empty: it cancels again.
-  void set_interrupt_handler(std::function<void()> handler) { pool_->set_interrupt_handler(std::move(handler)); }
-  /// What really happened when the engine returned an error: the lost stage, if one was lost. Never returns.
+  /// While set, Ctrl-C calls this on the control thread instead of cancelling; empty: it cancels
+  /// again.
+  void set_interrupt_handler(std::function<void()> handler) {
+    pool_->set_interrupt_handler(std::move(handler));
+  }
+  /// What really happened when the engine returned an error: the lost stage, if one was lost. Never
+  /// returns.
   [[noreturn]] void throw_engine_error(const std::string& error) const;
   /// Asks every stage for its counters.
   std::vector<StageReport> stage_reports();
@@ -73,7 +79,8 @@ class EngineRun {
 
  private:
   void start_workers(const RunOptions& options);
-  void load(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer, ProgressDisplay& display);
+  void load(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+            ProgressDisplay& display);
   void connect(const ModelConfig& config);
   void publish_members() const;
   void describe(const ModelConfig& config);
@@ -86,7 +93,8 @@ class EngineRun {
   HoldPoint hold_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Pipeline> pipeline_;
-  std::unique_ptr<WorkerPool> pool_;  // goes before the pipeline: until it has ended, its thread may release the waiters
+  std::unique_ptr<WorkerPool>
+      pool_;  // goes before the pipeline: until it has ended, its thread may release the waiters
   std::unique_ptr<Engine> engine_;
   double load_seconds_ = 0;
 };

@@ -47,7 +47,8 @@ class Tokenizer {
   /// characters.
   Result<std::vector<int32_t>> encode(std::string_view text, bool specials) const;
 
-  /// `text` cut where encode(text, true) finds added tokens, in order. Views into `text`, which is well-formed UTF-8.
+  /// `text` cut where encode(text, true) finds added tokens, in order. Views into `text`, which is
+  /// well-formed UTF-8.
   std::vector<TextPart> split_added_tokens(std::string_view text) const;
 
   /// Contents of all added tokens, special or not.

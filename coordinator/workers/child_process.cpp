@@ -25,7 +25,9 @@ namespace {
 constexpr int kFirstDescriptor = 3;  // after stdin, stdout and stderr
 
 // glibc's pidfd_open wrapper is newer than the oldest libc we run on.
-int open_pidfd(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+int open_pidfd(pid_t pid) {
+  return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+}
 
 std::vector<char*> environment_without_ours() {
   std::vector<char*> kept;
@@ -47,7 +49,8 @@ class SpawnOptions {
     sigfillset(&all);
     posix_spawnattr_setsigmask(&attributes_, &none);
     posix_spawnattr_setsigdefault(&attributes_, &all);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+    posix_spawnattr_setflags(&attributes_,
+                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
   }
   SpawnOptions(const SpawnOptions&) = delete;
   SpawnOptions& operator=(const SpawnOptions&) = delete;
@@ -66,27 +69,34 @@ class SpawnOptions {
 }  // namespace
 
 std::string describe(const ChildExit& exit) {
-  if (exit.signalled) return fmt::format("killed by signal {} ({})", exit.code, ::strsignal(exit.code));
+  if (exit.signalled)
+    return fmt::format("killed by signal {} ({})", exit.code, ::strsignal(exit.code));
   return fmt::format("exited with code {}", exit.code);
 }
 
 ChildProcess ChildProcess::spawn(const SpawnRequest& request) {
   if (::access(request.program.c_str(), X_OK) != 0) {
-    throw StartError(fmt::format("stage worker program {}: {}", request.program.native(), std::strerror(errno)));
+    throw StartError(
+        fmt::format("stage worker program {}: {}", request.program.native(), std::strerror(errno)));
   }
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  const UniqueFd log(::open(request.stderr_log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!null || !log) throw StartError(fmt::format("cannot write {}: {}", request.stderr_log.native(), std::strerror(errno)));
+  const UniqueFd log(::open(request.stderr_log.c_str(),
+                            O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!null || !log)
+    throw StartError(
+        fmt::format("cannot write {}: {}", request.stderr_log.native(), std::strerror(errno)));
 
-  // Sources are moved above the target range first, so that no dup2 overwrites a later source: not those of `descriptors`, and
-  // not `log` where this process itself was started with a closed stdout.
+  // Sources are moved above the target range first, so that no dup2 overwrites a later source: not
+  // those of `descriptors`, and not `log` where this process itself was started with a closed
+  // stdout.
   const int target_end = kFirstDescriptor + static_cast<int>(request.descriptors.size());
   std::vector<int> inherited{null.get(), null.get(), log.get()};
   inherited.insert(inherited.end(), request.descriptors.begin(), request.descriptors.end());
   std::vector<UniqueFd> sources;
   for (const int fd : inherited) {
     sources.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, target_end));
-    if (!sources.back()) throw StartError(fmt::format("cannot duplicate descriptor {}: {}", fd, std::strerror(errno)));
+    if (!sources.back())
+      throw StartError(fmt::format("cannot duplicate descriptor {}: {}", fd, std::strerror(errno)));
   }
   SpawnOptions options;
   for (size_t i = 0; i < sources.size(); ++i) {
@@ -102,28 +112,34 @@ ChildProcess ChildProcess::spawn(const SpawnRequest& request) {
   std::vector<char*> environment = environment_without_ours();
 
   ChildProcess child;
-  const int error =
-      ::posix_spawn(&child.pid_, request.program.c_str(), options.actions(), options.attributes(), argv.data(), environment.data());
-  if (error != 0) throw StartError(fmt::format("cannot start {}: {}", request.program.native(), std::strerror(error)));
+  const int error = ::posix_spawn(&child.pid_, request.program.c_str(), options.actions(),
+                                  options.attributes(), argv.data(), environment.data());
+  if (error != 0)
+    throw StartError(
+        fmt::format("cannot start {}: {}", request.program.native(), std::strerror(error)));
   child.pidfd_.reset(open_pidfd(child.pid_));
   if (!child.pidfd_) {
     const int reason = errno;
     ::kill(child.pid_, SIGKILL);
     ::waitpid(child.pid_, nullptr, 0);
-    throw StartError(fmt::format("pidfd_open: {} (Linux 5.3 or newer is needed)", std::strerror(reason)));
+    throw StartError(
+        fmt::format("pidfd_open: {} (Linux 5.3 or newer is needed)", std::strerror(reason)));
   }
   return child;
 }
 
 void ChildProcess::signal(int number) const {
-  // A pidfd never means another process, so this needs no look at exit_, which another thread may be writing.
+  // A pidfd never means another process, so this needs no look at exit_, which another thread may
+  // be writing.
   ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
 }
 
 std::optional<ChildExit> ChildProcess::try_reap() {
   if (exit_) return exit_;
   siginfo_t info{};
-  if (::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0) return std::nullopt;
+  if (::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG) != 0 ||
+      info.si_pid == 0)
+    return std::nullopt;
   exit_ = ChildExit{info.si_code != CLD_EXITED, info.si_status};
   return exit_;
 }
@@ -135,8 +151,9 @@ std::optional<ChildExit> ChildProcess::reap_for(int timeout_ms) {
     // A signal, or a stop and continue, ends poll early.
     pollfd fd{pidfd_.get(), POLLIN, 0};
     if (::poll(&fd, 1, std::max(0, left_ms)) == 0) return try_reap();
-    left_ms = static_cast<int>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count());
+    left_ms = static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                   deadline - std::chrono::steady_clock::now())
+                                   .count());
     if (left_ms <= 0) return try_reap();
   }
 }

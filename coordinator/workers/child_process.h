@@ -28,12 +28,14 @@ struct ChildExit {
 /// "killed by signal 9 (Killed)" or "exited with code 1".
 std::string describe(const ChildExit& exit);
 
-/// Owns the child's pidfd. Destroying it neither kills nor reaps: the owner does, in order. Moved-from: no child.
+/// Owns the child's pidfd. Destroying it neither kills nor reaps: the owner does, in order.
+/// Moved-from: no child.
 class ChildProcess {
  public:
-  /// Spawns in a session of its own, with default signals and an environment without CONVOY_ variables: a worker reads none.
-  /// Must be called on the main thread: the kernel ties the child's parent-death signal to the spawning thread.
-  /// Throws StartError (program missing or not executable, log not writable).
+  /// Spawns in a session of its own, with default signals and an environment without CONVOY_
+  /// variables: a worker reads none. Must be called on the main thread: the kernel ties the child's
+  /// parent-death signal to the spawning thread. Throws StartError (program missing or not
+  /// executable, log not writable).
   static ChildProcess spawn(const SpawnRequest& request);
 
   pid_t pid() const { return pid_; }

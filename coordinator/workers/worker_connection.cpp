@@ -17,8 +17,9 @@ constexpr auto kExitGrace = std::chrono::milliseconds(500);
 
 }  // namespace
 
-WorkerConnection::WorkerConnection(boost::asio::io_context& context, Rank rank, std::string device, UniqueFd socket,
-                                   std::optional<ChildProcess> child, std::filesystem::path log_path, Callbacks callbacks)
+WorkerConnection::WorkerConnection(boost::asio::io_context& context, Rank rank, std::string device,
+                                   UniqueFd socket, std::optional<ChildProcess> child,
+                                   std::filesystem::path log_path, Callbacks callbacks)
     : context_(context),
       rank_(rank),
       device_(std::move(device)),
@@ -37,7 +38,8 @@ WorkerConnection::WorkerConnection(boost::asio::io_context& context, Rank rank, 
 void WorkerConnection::start() {
   // Weak, since this object owns the channel.
   channel_->start(
-      [weak = weak_from_this()](const std::string& payload, const std::vector<UniqueFd>& descriptors) {
+      [weak = weak_from_this()](const std::string& payload,
+                                const std::vector<UniqueFd>& descriptors) {
         if (const auto self = weak.lock()) self->on_frame(payload, descriptors);
       },
       [weak = weak_from_this()](const std::string& reason) {
@@ -66,12 +68,15 @@ void WorkerConnection::close() {
   pidfd_.close(ignored);
 }
 
-void WorkerConnection::on_frame(const std::string& payload, const std::vector<UniqueFd>& descriptors) {
+void WorkerConnection::on_frame(const std::string& payload,
+                                const std::vector<UniqueFd>& descriptors) {
   proto::FromWorker message;
   if (!message.ParseFromString(payload) || message.body_case() == proto::FromWorker::BODY_NOT_SET) {
-    return fail(broken_rule_code(), fmt::format("sent a malformed message of {} bytes", payload.size()));
+    return fail(broken_rule_code(),
+                fmt::format("sent a malformed message of {} bytes", payload.size()));
   }
-  if (!descriptors.empty()) return fail(broken_rule_code(), "sent descriptors that nobody asked for");
+  if (!descriptors.empty())
+    return fail(broken_rule_code(), "sent descriptors that nobody asked for");
   on_message(message);
 }
 
@@ -84,7 +89,8 @@ void WorkerConnection::on_message(const proto::FromWorker& message) {
     callbacks_.update(rank_, [to](WorkerStatus& status) { status.phase = to; });
   };
   switch (message.body_case()) {
-    case FromWorker::kHello: return on_hello(message.hello());
+    case FromWorker::kHello:
+      return on_hello(message.hello());
     case FromWorker::kLoadProgress:
       return callbacks_.update(rank_, [&](WorkerStatus& status) {
         status.loaded_bytes = message.load_progress().loaded_bytes();
@@ -93,29 +99,36 @@ void WorkerConnection::on_message(const proto::FromWorker& message) {
     case FromWorker::kLoaded:
       callbacks_.update(rank_, [&](WorkerStatus& status) { status.loaded = message.loaded(); });
       return phase(WorkerPhase::loaded);
-    case FromWorker::kLinksOpened: return phase(WorkerPhase::links_open);
+    case FromWorker::kLinksOpened:
+      return phase(WorkerPhase::links_open);
     case FromWorker::kHealth:
       return callbacks_.update(rank_, [&](WorkerStatus& status) {
         status.health = message.health();
         ++status.health_answers;
       });
-    case FromWorker::kReleased: return phase(WorkerPhase::released);
+    case FromWorker::kReleased:
+      return phase(WorkerPhase::released);
     case FromWorker::kError: {
       const proto::StageError& error = message.error();
-      const bool serving = error.code() == proto::StageError::LINK || error.code() == proto::StageError::RING;
+      const bool serving =
+          error.code() == proto::StageError::LINK || error.code() == proto::StageError::RING;
       return fail(serving ? ExitCode::engine_died : ExitCode::start_failed, error.message());
     }
-    case FromWorker::BODY_NOT_SET: break;
+    case FromWorker::BODY_NOT_SET:
+      break;
   }
 }
 
 void WorkerConnection::on_hello(const proto::Hello& hello) {
   if (greeted_) return fail(broken_rule_code(), "said Hello twice");
   if (hello.protocol_version() != kProtocolVersion) {
-    return fail(ExitCode::start_failed, fmt::format("speaks protocol version {} (build {}), this coordinator version {} (build {})",
-                                                    hello.protocol_version(), hello.build_version(), kProtocolVersion, kVersion));
+    return fail(
+        ExitCode::start_failed,
+        fmt::format("speaks protocol version {} (build {}), this coordinator version {} (build {})",
+                    hello.protocol_version(), hello.build_version(), kProtocolVersion, kVersion));
   }
-  if (hello.role() != "stage_worker") return fail(ExitCode::start_failed, fmt::format("says it is a '{}'", hello.role()));
+  if (hello.role() != "stage_worker")
+    return fail(ExitCode::start_failed, fmt::format("says it is a '{}'", hello.role()));
   if (hello.busy()) return fail(ExitCode::start_failed, "serves another coordinator");
   greeted_ = true;
   pid_ = hello.pid();
@@ -137,9 +150,10 @@ void WorkerConnection::on_closed(const std::string& reason) {
 }
 
 void WorkerConnection::watch_child() {
-  pidfd_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const boost::system::error_code& error) {
-    if (!error && !self->stopped_) self->on_child_ended();
-  });
+  pidfd_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                    [self = shared_from_this()](const boost::system::error_code& error) {
+                      if (!error && !self->stopped_) self->on_child_ended();
+                    });
 }
 
 void WorkerConnection::on_child_ended() {
@@ -162,10 +176,13 @@ void WorkerConnection::await_other_end() {
 
 void WorkerConnection::fail_ended() {
   grace_.cancel();
-  if (child_exit_) return fail(ExitCode::engine_died, fmt::format("died: {}", describe(*child_exit_)));
+  if (child_exit_)
+    return fail(ExitCode::engine_died, fmt::format("died: {}", describe(*child_exit_)));
   const std::string reason = closed_reason_.value_or("");
-  if (!reason.empty()) return fail(broken_rule_code(), fmt::format("broke its control connection: {}", reason));
-  fail(ExitCode::engine_died, child_ ? "closed its control connection but is still alive" : "closed its control connection");
+  if (!reason.empty())
+    return fail(broken_rule_code(), fmt::format("broke its control connection: {}", reason));
+  fail(ExitCode::engine_died, child_ ? "closed its control connection but is still alive"
+                                     : "closed its control connection");
 }
 
 void WorkerConnection::fail(ExitCode code, const std::string& what) {
@@ -174,7 +191,9 @@ void WorkerConnection::fail(ExitCode code, const std::string& what) {
   callbacks_.failed(rank_, {code, fmt::format("{} {}{}", who(), what, last_words())});
 }
 
-std::string WorkerConnection::who() const { return fmt::format("stage {} (pid {}, device {})", rank_.value, pid_, device_); }
+std::string WorkerConnection::who() const {
+  return fmt::format("stage {} (pid {}, device {})", rank_.value, pid_, device_);
+}
 
 std::string WorkerConnection::last_words() const {
   if (log_path_.empty()) return "";

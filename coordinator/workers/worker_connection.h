@@ -37,7 +37,8 @@ struct WorkerStatus {
   uint64_t health_answers = 0;
 };
 
-/// Lives on the pool's io_context thread. Every change goes through `update`, which the pool runs under its lock.
+/// Lives on the pool's io_context thread. Every change goes through `update`, which the pool runs
+/// under its lock.
 class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
  public:
   struct Callbacks {
@@ -45,9 +46,11 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
     std::function<void(Rank, WorkerFailure)> failed;
   };
 
-  /// `child`: the process behind the socket, if it was spawned; attached workers have none. `log_path` may be empty.
-  WorkerConnection(boost::asio::io_context& context, Rank rank, std::string device, UniqueFd socket, std::optional<ChildProcess> child,
-                   std::filesystem::path log_path, Callbacks callbacks);
+  /// `child`: the process behind the socket, if it was spawned; attached workers have none.
+  /// `log_path` may be empty.
+  WorkerConnection(boost::asio::io_context& context, Rank rank, std::string device, UniqueFd socket,
+                   std::optional<ChildProcess> child, std::filesystem::path log_path,
+                   Callbacks callbacks);
   /// Sends Hello and listens. On the io_context's thread.
   void start();
   /// Any thread.
@@ -71,12 +74,14 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
   void on_closed(const std::string& reason);
   void watch_child();
   void on_child_ended();
-  /// The socket's end and the child's end come in any order; waits for the other one, so that what a dying worker said last is
-  /// read and how it ended is known, but not for ever.
+  /// The socket's end and the child's end come in any order; waits for the other one, so that what
+  /// a dying worker said last is read and how it ended is known, but not for ever.
   void await_other_end();
   void fail_ended();
   /// For a worker that breaks the rules: start-up failed before its Hello, later the engine died.
-  ExitCode broken_rule_code() const { return greeted_ ? ExitCode::engine_died : ExitCode::start_failed; }
+  ExitCode broken_rule_code() const {
+    return greeted_ ? ExitCode::engine_died : ExitCode::start_failed;
+  }
   void fail(ExitCode code, const std::string& what);
   /// "stage 2 (pid 123, device cpu)".
   std::string who() const;

@@ -36,7 +36,8 @@ void fill(proto::StageMemory& out, const StageMemory& in) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(WorkerTimeouts timeouts) : timeouts_(timeouts), work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM) {
+WorkerPool::WorkerPool(WorkerTimeouts timeouts)
+    : timeouts_(timeouts), work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM) {
   wait_for_signals();
   sigset_t handled, before;
   sigfillset(&handled);
@@ -72,8 +73,8 @@ void WorkerPool::wait_for_signals() {
   });
 }
 
-void WorkerPool::add(Rank rank, const std::string& device, UniqueFd socket, std::optional<ChildProcess> child,
-                     const std::filesystem::path& log_path) {
+void WorkerPool::add(Rank rank, const std::string& device, UniqueFd socket,
+                     std::optional<ChildProcess> child, const std::filesystem::path& log_path) {
   WorkerConnection::Callbacks callbacks;
   callbacks.update = [this](Rank r, const std::function<void(WorkerStatus&)>& change) {
     {
@@ -88,7 +89,8 @@ void WorkerPool::add(Rank rank, const std::string& device, UniqueFd socket, std:
     status_.emplace_back();
     if (child) status_.back().pid = child->pid();
   }
-  auto worker = std::make_shared<WorkerConnection>(context_, rank, device, std::move(socket), std::move(child), log_path, callbacks);
+  auto worker = std::make_shared<WorkerConnection>(context_, rank, device, std::move(socket),
+                                                   std::move(child), log_path, callbacks);
   {
     const std::lock_guard lock(mutex_);
     workers_.push_back(worker);
@@ -96,17 +98,20 @@ void WorkerPool::add(Rank rank, const std::string& device, UniqueFd socket, std:
   boost::asio::post(context_, [worker] { worker->start(); });
 }
 
-void WorkerPool::spawn(const std::filesystem::path& program, const std::filesystem::path& instance, const StagePlan& plan) {
+void WorkerPool::spawn(const std::filesystem::path& program, const std::filesystem::path& instance,
+                       const StagePlan& plan) {
   for (size_t r = 1; r < plan.stages.size(); ++r) {
     const StageAssignment& stage = plan.stages[r];
     int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw StartError("socketpair failed");
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      throw StartError("socketpair failed");
     UniqueFd ours(ends[0]);
     const UniqueFd theirs(ends[1]);
     const auto log_path = worker_log_path(instance, stage.rank.value);
     ChildProcess child = ChildProcess::spawn(
         {.program = program,
-         .arguments = {"--rank", std::to_string(stage.rank.value), "--control-fd", "3", "--parent", std::to_string(::getpid()), "--health",
+         .arguments = {"--rank", std::to_string(stage.rank.value), "--control-fd", "3", "--parent",
+                       std::to_string(::getpid()), "--health",
                        health_socket_path(instance, stage.rank.value).native()},
          .descriptors = {theirs.get()},
          .stderr_log = log_path});
@@ -118,13 +123,15 @@ void WorkerPool::attach(const std::filesystem::path& instance, const StagePlan& 
   for (size_t r = 1; r < plan.stages.size(); ++r) {
     const Rank rank = plan.stages[r].rank;
     auto socket = connect_unix(control_socket_path(instance, rank.value), kConnectTimeoutMs);
-    if (!socket) throw StartError(fmt::format("cannot attach stage {}: {}", rank.value, socket.error()));
-    add(rank, plan.stages[r].device.id, std::move(socket).value(), std::nullopt, worker_log_path(instance, rank.value));
+    if (!socket)
+      throw StartError(fmt::format("cannot attach stage {}: {}", rank.value, socket.error()));
+    add(rank, plan.stages[r].device.id, std::move(socket).value(), std::nullopt,
+        worker_log_path(instance, rank.value));
   }
 }
 
-void WorkerPool::wait_all(const std::function<bool(const WorkerStatus&)>& reached, int timeout_ms, const char* what,
-                          const std::function<void()>& tick) {
+void WorkerPool::wait_all(const std::function<bool(const WorkerStatus&)>& reached, int timeout_ms,
+                          const char* what, const std::function<void()>& tick) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   for (;;) {
     check();
@@ -135,15 +142,17 @@ void WorkerPool::wait_all(const std::function<bool(const WorkerStatus&)>& reache
     if (late == status_.end()) return;
     if (timeout_ms >= 0 && Clock::now() >= deadline) {
       const WorkerConnection& worker = *workers_[static_cast<size_t>(late - status_.begin())];
-      throw StartError(fmt::format("stage {} (pid {}, device {}) did not {} within {} s{}", worker.rank().value, late->pid, worker.device(),
-                                   what, timeout_ms / 1000.0, worker.last_words()));
+      throw StartError(fmt::format("stage {} (pid {}, device {}) did not {} within {} s{}",
+                                   worker.rank().value, late->pid, worker.device(), what,
+                                   timeout_ms / 1000.0, worker.last_words()));
     }
     changed_.wait_for(lock, kTick);
   }
 }
 
 void WorkerPool::begin_load(const StagePlan& plan, const WorkerSettings& settings) {
-  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::greeted; }, timeouts_.hello_ms, "say Hello");
+  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::greeted; },
+           timeouts_.hello_ms, "say Hello");
   for (const auto& worker : workers_) {
     const StageAssignment& stage = plan.stages[static_cast<size_t>(worker->rank().value)];
     proto::ToWorker message;
@@ -154,8 +163,10 @@ void WorkerPool::begin_load(const StagePlan& plan, const WorkerSettings& setting
     load.mutable_plan()->set_layer_begin(static_cast<uint32_t>(stage.layers.begin));
     load.mutable_plan()->set_layer_end(static_cast<uint32_t>(stage.layers.end));
     fill(*load.mutable_plan()->mutable_memory(), stage.memory);
-    load.mutable_limits()->set_max_context_tokens(static_cast<uint32_t>(plan.limits.max_context_tokens));
-    load.mutable_limits()->set_prefill_chunk_tokens(static_cast<uint32_t>(plan.limits.prefill_chunk_tokens));
+    load.mutable_limits()->set_max_context_tokens(
+        static_cast<uint32_t>(plan.limits.max_context_tokens));
+    load.mutable_limits()->set_prefill_chunk_tokens(
+        static_cast<uint32_t>(plan.limits.prefill_chunk_tokens));
     load.mutable_limits()->set_lanes(static_cast<uint32_t>(plan.limits.lanes));
     load.mutable_limits()->set_page_groups(static_cast<uint32_t>(plan.limits.page_groups));
     load.set_stages(static_cast<uint32_t>(plan.stages.size()));
@@ -181,7 +192,8 @@ void WorkerPool::open_links(const std::vector<WorkerLinks>& links, int spin_iter
     open.set_spin_iterations(static_cast<uint32_t>(spin_iterations));
     workers_[i]->send(message, {links[i].ring_fd, links[i].incoming_fd, links[i].outgoing_fd});
   }
-  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::links_open; }, timeouts_.links_ms, "open its links");
+  wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::links_open; },
+           timeouts_.links_ms, "open its links");
 }
 
 std::vector<std::optional<proto::StageHealth>> WorkerPool::ask_health(int timeout_ms) {
@@ -207,8 +219,11 @@ std::vector<std::optional<proto::StageHealth>> WorkerPool::ask_health(int timeou
 bool WorkerPool::wait_ended(int timeout_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   for (const auto& worker : workers_) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (worker->child() != nullptr && !worker->child()->reap_for(std::max(0, static_cast<int>(left)))) return false;
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (worker->child() != nullptr &&
+        !worker->child()->reap_for(std::max(0, static_cast<int>(left))))
+      return false;
   }
   return true;
 }
@@ -231,7 +246,9 @@ void WorkerPool::end() {
   {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline, [this] {
-      return std::all_of(status_.begin(), status_.end(), [](const WorkerStatus& s) { return s.phase >= WorkerPhase::released; }) || failure_;
+      return std::all_of(status_.begin(), status_.end(),
+                         [](const WorkerStatus& s) { return s.phase >= WorkerPhase::released; }) ||
+             failure_;
     });
   }
   std::promise<void> closed;
@@ -240,7 +257,8 @@ void WorkerPool::end() {
     closed.set_value();
   });
   closed.get_future().wait();
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
   if (wait_ended(std::max(0, static_cast<int>(left)))) return;
   for (const auto& worker : workers_) {
     if (worker->child() != nullptr) worker->child()->signal(SIGTERM);

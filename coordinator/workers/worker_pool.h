@@ -27,10 +27,12 @@ struct WorkerSettings {
   std::string test_hold;
 };
 
-/// A signal asked to stop before there was anything to hand back: the program cleans up and ends by that signal.
+/// A signal asked to stop before there was anything to hand back: the program cleans up and ends by
+/// that signal.
 class Cancelled : public FatalError {
  public:
-  explicit Cancelled(int signal) : FatalError(ExitCode::start_failed, "cancelled"), signal_(signal) {}
+  explicit Cancelled(int signal)
+      : FatalError(ExitCode::start_failed, "cancelled"), signal_(signal) {}
   int signal() const { return signal_; }
 
  private:
@@ -43,20 +45,22 @@ struct WorkerTimeouts {
   int links_ms = 30'000;
 };
 
-/// One control thread runs every conversation and the signals; all members are called on the main thread unless they say
-/// otherwise. Ends with no process of ours alive, whatever happens.
+/// One control thread runs every conversation and the signals; all members are called on the main
+/// thread unless they say otherwise. Ends with no process of ours alive, whatever happens.
 class WorkerPool {
  public:
-  /// Starts the control thread. SIGINT and SIGTERM from now on set cancelled(); a second one kills every worker at once and
-  /// ends this process by that signal.
+  /// Starts the control thread. SIGINT and SIGTERM from now on set cancelled(); a second one kills
+  /// every worker at once and ends this process by that signal.
   explicit WorkerPool(WorkerTimeouts timeouts = {});
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   /// Spawns one worker per stage after the first. Throws StartError.
-  void spawn(const std::filesystem::path& program, const std::filesystem::path& instance, const StagePlan& plan);
-  /// Connects to the waiting workers of a pool: the plan's rank r to the pool's worker r. Throws StartError.
+  void spawn(const std::filesystem::path& program, const std::filesystem::path& instance,
+             const StagePlan& plan);
+  /// Connects to the waiting workers of a pool: the plan's rank r to the pool's worker r. Throws
+  /// StartError.
   void attach(const std::filesystem::path& instance, const StagePlan& plan);
 
   /// Waits until all have greeted, then asks all to load. Throws FatalError.
@@ -71,7 +75,8 @@ class WorkerPool {
   void open_links(const std::vector<WorkerLinks>& links, int spin_iterations);
   /// Asks every worker how it is; who does not answer within `timeout_ms` is left out.
   std::vector<std::optional<proto::StageHealth>> ask_health(int timeout_ms);
-  /// Ends every worker in order: attached ones are released; spawned ones get Shutdown (2 s), SIGTERM (1 s), SIGKILL.
+  /// Ends every worker in order: attached ones are released; spawned ones get Shutdown (2 s),
+  /// SIGTERM (1 s), SIGKILL.
   void end();
 
   /// By rank - 1. Any thread.
@@ -83,22 +88,25 @@ class WorkerPool {
   /// Throws what failure() says, or Cancelled, if there is reason to.
   void check() const;
 
-  /// Called on the control thread at the first failure and at the first signal, after failure() or cancelled() say it:
-  /// releases whoever waits for a peer. An empty hook removes it; it does not run any more once this returns.
+  /// Called on the control thread at the first failure and at the first signal, after failure() or
+  /// cancelled() say it: releases whoever waits for a peer. An empty hook removes it; it does not
+  /// run any more once this returns.
   void set_release_hook(std::function<void()> hook);
-  /// While set, SIGINT calls this on the control thread and nothing else happens. An empty handler: as before; the old one does
-  /// not run any more once this returns.
+  /// While set, SIGINT calls this on the control thread and nothing else happens. An empty handler:
+  /// as before; the old one does not run any more once this returns.
   void set_interrupt_handler(std::function<void()> handler);
 
  private:
-  void add(Rank rank, const std::string& device, UniqueFd socket, std::optional<ChildProcess> child, const std::filesystem::path& log);
+  void add(Rank rank, const std::string& device, UniqueFd socket, std::optional<ChildProcess> child,
+           const std::filesystem::path& log);
   void wait_for_signals();
   void on_failure(WorkerFailure failure);
   void run_release_hook();
   bool handle_interrupt();
-  /// Waits until every worker's status satisfies `reached`; throws on failure, cancellation or after `timeout_ms` (-1: none).
-  void wait_all(const std::function<bool(const WorkerStatus&)>& reached, int timeout_ms, const char* what,
-                const std::function<void()>& tick = {});
+  /// Waits until every worker's status satisfies `reached`; throws on failure, cancellation or
+  /// after `timeout_ms` (-1: none).
+  void wait_all(const std::function<bool(const WorkerStatus&)>& reached, int timeout_ms,
+                const char* what, const std::function<void()>& tick = {});
   bool wait_ended(int timeout_ms);
   void kill_all();
 
@@ -108,7 +116,8 @@ class WorkerPool {
   boost::asio::signal_set signals_;
 
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<WorkerConnection>> workers_;  // changed under mutex_, by the main thread only
+  std::vector<std::shared_ptr<WorkerConnection>>
+      workers_;  // changed under mutex_, by the main thread only
   std::condition_variable changed_;
   std::vector<WorkerStatus> status_;
   std::optional<WorkerFailure> failure_;

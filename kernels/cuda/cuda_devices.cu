@@ -30,14 +30,16 @@ CudaDeviceList list_cuda_devices() {
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     cudaDeviceProp properties{};
-    if (const cudaError_t error = cudaGetDeviceProperties(&properties, ordinal); error != cudaSuccess) {
+    if (const cudaError_t error = cudaGetDeviceProperties(&properties, ordinal);
+        error != cudaSuccess) {
       list.error = cudaGetErrorString(error);
       return list;
     }
     char pci_id[16] = {};
     cudaDeviceGetPCIBusId(pci_id, sizeof(pci_id), ordinal);
-    list.devices.push_back({ordinal, properties.name, uuid_text(properties.uuid), pci_id,
-                            "sm_" + std::to_string(properties.major) + std::to_string(properties.minor)});
+    list.devices.push_back(
+        {ordinal, properties.name, uuid_text(properties.uuid), pci_id,
+         "sm_" + std::to_string(properties.major) + std::to_string(properties.minor)});
   }
   return list;
 }

@@ -1,8 +1,9 @@
-// What a device offers to the layers above: memory, streams, the words that links wait on, and its operations.
+// What a device offers to the layers above: memory, streams, the words that links wait on, and its
+// operations.
 //
-// CPU and CUDA devices implement the same interface. On a CPU device a stream runs in order on the thread that
-// calls it: every call returns when its work is done, and a wait blocks the caller. On a CUDA device calls enqueue.
-// Nothing above kernels/ may assume either.
+// CPU and CUDA devices implement the same interface. On a CPU device a stream runs in order on the
+// thread that calls it: every call returns when its work is done, and a wait blocks the caller. On
+// a CUDA device calls enqueue. Nothing above kernels/ may assume either.
 #pragma once
 
 #include <cstddef>
@@ -37,19 +38,23 @@ struct DeviceInfo {
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// Copies `bytes` between any two of: device memory, registered host memory. The ranges must not overlap.
+  /// Copies `bytes` between any two of: device memory, registered host memory. The ranges must not
+  /// overlap.
   virtual void copy(void* destination, const void* source, size_t bytes) = 0;
   virtual void fill_zero(void* destination, size_t bytes) = 0;
-  /// Waits until int32(*word - value) >= 0 (a monotone counter that may wrap). `word` lies in registered host memory
-  /// and may be written by another process. Everything ordered before the matching write is visible afterwards.
+  /// Waits until int32(*word - value) >= 0 (a monotone counter that may wrap). `word` lies in
+  /// registered host memory and may be written by another process. Everything ordered before the
+  /// matching write is visible afterwards.
   virtual void wait_value(uint32_t* word, uint32_t value) = 0;
-  /// Writes `value` after everything enqueued before it is visible to other devices and processes, and wakes waiters.
+  /// Writes `value` after everything enqueued before it is visible to other devices and processes,
+  /// and wakes waiters.
   virtual void write_value(uint32_t* word, uint32_t value) = 0;
   /// Returns when everything enqueued so far is done.
   virtual void synchronize() = 0;
 };
 
-/// A mapping that the device may copy from and to, and whose words streams may wait on. Ends when destroyed.
+/// A mapping that the device may copy from and to, and whose words streams may wait on. Ends when
+/// destroyed.
 class HostRegistration {
  public:
   virtual ~HostRegistration() = default;
@@ -63,7 +68,8 @@ class Device {
   /// Reads the free bytes anew at every call.
   virtual DeviceInfo info() const = 0;
 
-  /// Allocates zeroed memory, aligned to 256 bytes. `label` names it in errors. Throws StartError when it does not fit.
+  /// Allocates zeroed memory, aligned to 256 bytes. `label` names it in errors. Throws StartError
+  /// when it does not fit.
   virtual Buffer allocate(size_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   /// Makes [address, address+bytes) usable by copies and words. The memory must outlive the result.
@@ -72,8 +78,9 @@ class Device {
   /// The operations of this device (kernels/ops).
   virtual OpSet& ops() = 0;
 
-  /// How often a stream that waits on the host looks at a word before it sleeps; 0 at the start. More than 0 pays only where
-  /// no more processes than cores wait for each other. No effect on devices whose streams wait by themselves.
+  /// How often a stream that waits on the host looks at a word before it sleeps; 0 at the start.
+  /// More than 0 pays only where no more processes than cores wait for each other. No effect on
+  /// devices whose streams wait by themselves.
   virtual void set_wait_spins(int spins) { (void)spins; }
 
   /// Whether work on a stream can be captured once and replayed.
@@ -84,7 +91,8 @@ class Device {
 
 struct CpuDeviceOptions {
   int threads = 0;  ///< threads that compute, the caller included; 0: one per physical core
-  /// Forces an instruction set for tests: "avx512", "avx2", "scalar"; empty: the best the processor has.
+  /// Forces an instruction set for tests: "avx512", "avx2", "scalar"; empty: the best the processor
+  /// has.
   std::string instruction_set;
 };
 /// Throws UsageError for a bad option.

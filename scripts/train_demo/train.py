@@ -29,23 +29,24 @@ def arguments():
     p.add_argument("--out", required=True, type=pathlib.Path)
     p.add_argument("--device", default="cuda")
     p.add_argument("--workers", type=int, default=16)
-    p.add_argument("--epochs", type=int, default=12)
+    p.add_argument("--epochs", type=int, default=9)
     p.add_argument("--batch", type=int, default=96, help="rows of 512 tokens a step")
     p.add_argument("--rate", type=float, default=2e-3)
-    p.add_argument("--decay", type=float, default=0.1)
-    p.add_argument("--dropout", type=float, default=0.1)
-    p.add_argument("--trunk-seconds", type=float, default=240)
-    p.add_argument("--drafter-seconds", type=float, nargs=3, default=[50, 70, 80], help="MTP, DFlash, DFlash2")
-    p.add_argument("--drafter-steps", type=int, default=3000)
+    p.add_argument("--decay", type=float, default=0.3)
+    p.add_argument("--dropout", type=float, default=0.2)
+    p.add_argument("--trunk-seconds", type=float, default=205)
+    p.add_argument("--drafter-seconds", type=float, nargs=3, default=[50, 60, 70], help="MTP, DFlash, DFlash2")
+    p.add_argument("--drafter-steps", type=int, default=2000)
     p.add_argument("--drafter-rate", type=float, default=2e-3)
-    p.add_argument("--texts", type=int, default=24576, help="texts told by the trunk that the drafters learn from")
+    p.add_argument("--texts", type=int, default=12288, help="texts told by the trunk that the drafters learn from")
     p.add_argument("--total", type=int, default=384, help="tokens of such a text, prompt included; a multiple of 64")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--trunk-only", action="store_true")
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--layers", type=int, default=12, help="for a trial run")
     p.add_argument("--hidden", type=int, default=256, help="for a trial run")
     p.add_argument("--stories", type=int, default=0, help="for a trial run: use only so many training stories, and a quarter as many held-out ones")
-    p.add_argument("--check-prompts", type=int, nargs=2, default=[96, 64], help="held-out chat and plain prompts")
+    p.add_argument("--check-prompts", type=int, nargs=2, default=[80, 48], help="held-out chat and plain prompts")
     return p.parse_args()
 
 
@@ -144,14 +145,18 @@ def main():
     trunk.eval().requires_grad_(False)
     training.fuse(False)
     exporting.save_trunk(trunk, None, tokenizer, args.out)
+    if args.trunk_only:
+        return
 
     stops = [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")]
     texts = training.self_texts(trunk, tokenizer, stories, found, args.texts, args.total, args.device, args.seed,
                                 drafter_prompts, stops)
     log(f"{args.texts} texts told, {(texts[2] - texts[1]).sum().item()} tokens")
     training.fuse(not args.no_compile)
-    shared = {"rate": args.drafter_rate, "batch": min(96, args.texts // 2), "steps": args.drafter_steps}
+    shared = {"rate": args.drafter_rate, "batch": min(64, args.texts // 2), "steps": args.drafter_steps}
     mtp = Mtp(TrunkConfig(num_hidden_layers=args.layers, hidden_size=args.hidden)).to(args.device)
+    mtp.layers[0].load_state_dict(trunk.model.layers[-1].state_dict())  # a full-attention layer, a good start
+    mtp.norm.load_state_dict(trunk.model.norm.state_dict())
     training.train_mtp(trunk, mtp, texts, args.device, log, seconds=args.drafter_seconds[0], **shared)
     exporting.round_to_bf16(mtp)
     exporting.save_trunk(trunk, mtp, tokenizer, args.out)
@@ -160,6 +165,8 @@ def main():
     flash2 = DFlash(DFlashConfig(version=2, hidden_size=args.hidden, is_causal=False, target_layer_ids=taps,
                                  num_target_layers=args.layers, layer_types=("sliding_attention",) * 2)).to(args.device)
     for drafter, seconds in ((flash, args.drafter_seconds[1]), (flash2, args.drafter_seconds[2])):
+        with torch.no_grad():
+            drafter.norm.weight.copy_(1 + trunk.model.norm.weight)  # what the shared head expects
         training.train_dflash(trunk, drafter, texts, args.device, log, seconds=seconds, **shared)
         exporting.round_to_bf16(drafter)
         exporting.save_drafter(drafter, args.out / ("dflash2" if drafter.c.version == 2 else "dflash"))

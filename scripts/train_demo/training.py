@@ -18,13 +18,16 @@ _compiled = {}
 def fuse(on):
     """Switches the functions between the matrix products to their compiled forms, or back.
 
-    A training step is otherwise bound by launches and memory traffic; generation changes shapes too often for it."""
+    A training step is otherwise bound by launches and memory traffic; generation changes shapes too often for it.
+    Returns what was in use."""
     if on and not _compiled:
         torch._dynamo.config.recompile_limit = 64
         _compiled.update({name: torch.compile(f, dynamic=False) for name, f in PLAIN.items()})
     functions = _compiled if on else PLAIN
+    was = trunk_module.rms1 is not PLAIN["rms1"]
     trunk_module.GatedDeltaNet.core = staticmethod(functions["gdn_core"])
     trunk_module.rms1, trunk_module.swiglu = functions["rms1"], functions["swiglu"]
+    return was
 
 
 def autocast(device):
@@ -48,6 +51,9 @@ class Schedule:
     def progress(self):
         return max(self.step_number / self.steps, (time.time() - self.started) / self.seconds)
 
+    def log_every(self):
+        return max(1, self.steps // 12)
+
     def step(self, loss):
         rate = self.rate * min(1.0, (self.step_number + 1) / self.warmup) * 0.5 * (1 + math.cos(math.pi * min(1.0, self.progress())))
         for group in self.optimizer.param_groups:
@@ -57,6 +63,10 @@ class Schedule:
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
         self.step_number += 1
+        if self.step_number == 3:  # the first steps compile
+            if loss.is_cuda:
+                torch.cuda.synchronize()
+            self.started = time.time()
         return rate
 
 
@@ -72,6 +82,7 @@ def row_loss(trunk, ids, documents, learn):
 @torch.no_grad()
 def validate(trunk, rows, device, batch=32):
     trunk.eval()
+    was = fuse(False)
     total, count = 0.0, 0
     for i in range(0, len(rows[0]), batch):
         part = [torch.as_tensor(a[i:i + batch]).to(device) for a in rows]
@@ -80,6 +91,7 @@ def validate(trunk, rows, device, batch=32):
             loss, n = row_loss(trunk, part[0].int(), *part[1:])
         total, count = total + loss.item(), count + n.item()
     trunk.train()
+    fuse(was)
     return total / count
 
 
@@ -87,7 +99,7 @@ def train_trunk(trunk, epochs, plain_rows, chat_rows, device, log, rate, batch, 
     steps_per_epoch = len(epochs[0][0]) // batch
     schedule = Schedule(trunk, rate, steps_per_epoch * len(epochs), seconds, decay)
     trunk.train()
-    started, tokens = time.time(), 0
+    tokens = 0
     for number, rows in enumerate(epochs, 1):
         arrays = [torch.as_tensor(rows[0].astype("int32")).to(device)] + [torch.as_tensor(a).to(device) for a in rows[1:]]
         running, steps = torch.zeros((), device=device), 0
@@ -100,7 +112,7 @@ def train_trunk(trunk, epochs, plain_rows, chat_rows, device, log, rate, batch, 
             if schedule.progress() >= 1.0:
                 break
         train_loss = running.item() / steps
-        log(f"trunk epoch {number}: step {schedule.step_number}, {time.time() - started:.0f} s, {tokens / 1e6:.1f}M tokens, "
+        log(f"trunk epoch {number}: step {schedule.step_number}, {time.time() - schedule.started:.0f} s, {tokens / 1e6:.1f}M tokens, "
             f"rate {lr:.1e}, train {train_loss:.3f}, held-out plain {validate(trunk, plain_rows, device):.4f}, "
             f"chat {validate(trunk, chat_rows, device):.4f}")
         if schedule.progress() >= 1.0:
@@ -167,7 +179,7 @@ def train_mtp(trunk, mtp, texts, device, log, rate, batch, steps, seconds, ahead
                 losses.append(part.detach())
                 loss = loss + part * (1.0, 0.7, 0.5)[s - 1]
         schedule.step(loss)
-        if schedule.step_number % max(1, steps // 12) == 0:
+        if schedule.step_number % schedule.log_every() == 0:
             log(f"mtp step {schedule.step_number}, {time.time() - schedule.started:.0f} s, losses "
                 + " ".join(f"{x.item():.3f}" for x in losses))
     mtp.eval()
@@ -202,7 +214,7 @@ def train_dflash(trunk, drafter, texts, device, log, rate, batch, steps, seconds
                 walked = soft_loss(logits + edges, target, tokens.flatten(), hard, weight.flatten())
                 loss = walked + 0.3 * unary
         schedule.step(loss)
-        if schedule.step_number % max(1, steps // 12) == 0:
+        if schedule.step_number % schedule.log_every() == 0:
             log(f"dflash{c.version} step {schedule.step_number}, {time.time() - schedule.started:.0f} s, unary "
                 f"{unary.item():.3f}" + (f", with edges {walked.item():.3f}" if c.version == 2 else ""))
     drafter.eval()

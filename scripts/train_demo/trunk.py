@@ -249,7 +249,7 @@ class GatedDeltaNet(nn.Module):
         return self.out_proj(y.to(x.dtype))
 
     def step(self, x, cache):
-        """One token per row; cache = [conv columns [B, 3, conv_dim], state [B, Hv, D, D]], replaced in place."""
+        """One token per row; cache = [conv columns [B, 3, conv_dim], state [B, Hv, D, D]], updated in place."""
         c = self.c
         u = self.in_proj_qkv(x)
         window = torch.cat([cache[0], u], 1)
@@ -258,11 +258,14 @@ class GatedDeltaNet(nn.Module):
         q, k, v = split_heads(mixed, c.linear_num_key_heads, c.linear_num_value_heads, c.linear_head_dim)
         g = -self.A_log.float().exp() * F.softplus(self.in_proj_a(x).float()[:, 0] + self.dt_bias)
         beta = torch.sigmoid(self.in_proj_b(x).float())[:, 0, :, None, None]
-        state = cache[1] * g.exp()[..., None, None]
-        state = state + k.transpose(-1, -2) @ ((v - k @ state) * beta)
-        cache[1] = state
+        decay, state = g.exp()[..., None, None], cache[1]
+        # One read of the old state serves the prediction and the read-out: S_new^T q = decay S^T q + (q . k) delta.
+        read = torch.cat([k, q], -2) @ state * decay
+        delta = (v - read[..., :1, :]) * beta
+        state.mul_(decay).addcmul_(k.transpose(-1, -2), delta)
+        o = read[..., 1:, :] + (q * k).sum(-1, keepdim=True) * delta
         z = self.in_proj_z(x).unflatten(-1, (c.linear_num_value_heads, c.linear_head_dim))
-        y = gated_norm((q @ state).transpose(1, 2), z, self.norm.weight, c.rms_norm_eps)
+        y = gated_norm(o.transpose(1, 2), z, self.norm.weight, c.rms_norm_eps)
         return self.out_proj(y.flatten(2).to(x.dtype))
 
 

@@ -47,14 +47,15 @@ void FrameChannel::start(OnFrame on_frame, OnClosed on_closed) {
 }
 
 void FrameChannel::wait_readable() {
-  socket_.async_wait(boost::asio::socket_base::wait_read, [self = shared_from_this()](const boost::system::error_code& error) {
-    if (self->closed_) return;
-    if (error) {
-      self->fail(error.message());
-    } else {
-      self->read_some();
-    }
-  });
+  socket_.async_wait(boost::asio::socket_base::wait_read,
+                     [self = shared_from_this()](const boost::system::error_code& error) {
+                       if (self->closed_) return;
+                       if (error) {
+                         self->fail(error.message());
+                       } else {
+                         self->read_some();
+                       }
+                     });
 }
 
 void FrameChannel::read_some() {
@@ -74,24 +75,29 @@ void FrameChannel::read_some() {
   }
   std::vector<UniqueFd> descriptors;
   take_descriptors(message, descriptors);
-  if ((message.msg_flags & MSG_CTRUNC) != 0) return fail(fmt::format("more than {} descriptors with a frame", kMaxDescriptors));
+  if ((message.msg_flags & MSG_CTRUNC) != 0)
+    return fail(fmt::format("more than {} descriptors with a frame", kMaxDescriptors));
   if (count == 0) return peer_closed();
   std::string_view text{bytes.data(), static_cast<size_t>(count)};
   if (!descriptors.empty()) {
-    // The kernel joins earlier frames to the one that brings descriptors, and never reads past it: they belong to the last byte.
+    // The kernel joins earlier frames to the one that brings descriptors, and never reads past it:
+    // they belong to the last byte.
     decoder_.feed(text.substr(0, text.size() - 1));
     text.remove_prefix(text.size() - 1);
     deliver();
     if (closed_) return;
     std::move(descriptors.begin(), descriptors.end(), std::back_inserter(received_));
-    if (received_.size() > kMaxDescriptors) return fail(fmt::format("more than {} descriptors with a frame", kMaxDescriptors));
+    if (received_.size() > kMaxDescriptors)
+      return fail(fmt::format("more than {} descriptors with a frame", kMaxDescriptors));
   }
   decoder_.feed(text);
   deliver();
   if (!closed_) wait_readable();
 }
 
-void FrameChannel::peer_closed() { fail(decoder_.mid_frame() ? kPeerClosedMidFrame : ""); }
+void FrameChannel::peer_closed() {
+  fail(decoder_.mid_frame() ? kPeerClosedMidFrame : "");
+}
 
 void FrameChannel::deliver() {
   while (!closed_) {
@@ -102,7 +108,8 @@ void FrameChannel::deliver() {
   }
 }
 
-void FrameChannel::send(const google::protobuf::MessageLite& message, const std::vector<int>& descriptors) {
+void FrameChannel::send(const google::protobuf::MessageLite& message,
+                        const std::vector<int>& descriptors) {
   auto outgoing = std::make_shared<Outgoing>();
   outgoing->bytes = encode_frame(message);
   CONVOY_CHECK_OP(descriptors.size(), <=, kMaxDescriptors);
@@ -142,11 +149,12 @@ void FrameChannel::write_some() {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) {
       writing_ = true;
-      socket_.async_wait(boost::asio::socket_base::wait_write, [self = shared_from_this()](const boost::system::error_code& error) {
-        if (self->closed_) return;
-        if (error) return self->fail(error.message());
-        self->write_some();
-      });
+      socket_.async_wait(boost::asio::socket_base::wait_write,
+                         [self = shared_from_this()](const boost::system::error_code& error) {
+                           if (self->closed_) return;
+                           if (error) return self->fail(error.message());
+                           self->write_some();
+                         });
       return;
     }
     if (count < 0 && (errno == EPIPE || errno == ECONNRESET)) {

@@ -27,11 +27,13 @@ Result<proto::StageHealth> ask_health(const std::filesystem::path& socket_path, 
       proto::StageHealth health;
       if (!health.ParseFromString(*payload.value())) return Error{"malformed health answer"};
       if (health.protocol_version() != kProtocolVersion) {
-        return Error{fmt::format("speaks protocol version {}, this program version {}", health.protocol_version(), kProtocolVersion)};
+        return Error{fmt::format("speaks protocol version {}, this program version {}",
+                                 health.protocol_version(), kProtocolVersion)};
       }
       return health;
     }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd fd{socket.value().get(), POLLIN, 0};
     const int ready = left <= 0 ? 0 : ::poll(&fd, 1, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;

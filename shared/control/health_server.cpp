@@ -48,15 +48,19 @@ void HealthServer::serve() {
     pollfd fds[2] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents != 0) return;
-    const UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    const UniqueFd client(
+        ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!client) {
-      // Out of descriptors, most likely: the client stays in the backlog, so poll would return at once again and again.
+      // Out of descriptors, most likely: the client stays in the backlog, so poll would return at
+      // once again and again.
       ::poll(&fds[1], 1, kRetryMs);
       continue;
     }
-    // The answer is far smaller than a socket buffer, so it never blocks on a client that does not read.
+    // The answer is far smaller than a socket buffer, so it never blocks on a client that does not
+    // read.
     const std::string frame = encode_frame(state_.snapshot());
-    [[maybe_unused]] const ssize_t sent = ::send(client.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
+    [[maybe_unused]] const ssize_t sent =
+        ::send(client.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
   }
 }
 

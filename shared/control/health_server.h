@@ -9,8 +9,9 @@
 
 namespace convoy {
 
-/// Listens on a Unix socket; whoever connects gets one StageHealth frame. Started before the device is opened, so a process
-/// that loads or hangs still answers. The socket file is removed when destroyed.
+/// Listens on a Unix socket; whoever connects gets one StageHealth frame. Started before the device
+/// is opened, so a process that loads or hangs still answers. The socket file is removed when
+/// destroyed.
 class HealthServer {
  public:
   /// Throws StartError when the socket cannot be made. `state` must outlive the server.

@@ -12,7 +12,9 @@ namespace {
 
 constexpr double kNanoseconds = 1e9;
 
-uint64_t to_ns(double seconds) { return static_cast<uint64_t>(std::max(0.0, seconds) * kNanoseconds); }
+uint64_t to_ns(double seconds) {
+  return static_cast<uint64_t>(std::max(0.0, seconds) * kNanoseconds);
+}
 
 double percentile(const std::vector<float>& sorted, double share) {
   return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
@@ -40,7 +42,8 @@ void HealthState::set_description(const proto::StageHealth& description) {
 
 void HealthState::reset(proto::StageHealth::State state) {
   set_description({});
-  for (auto* counter : {&loaded_bytes_, &total_load_bytes_, &free_bytes_, &page_groups_used_, &steps_, &busy_ns_, &wait_ns_, &received_bytes_, &sent_bytes_}) {
+  for (auto* counter : {&loaded_bytes_, &total_load_bytes_, &free_bytes_, &page_groups_used_,
+                        &steps_, &busy_ns_, &wait_ns_, &received_bytes_, &sent_bytes_}) {
     counter->store(0, std::memory_order_relaxed);
   }
   last_step_at_ns_.store(0, std::memory_order_relaxed);
@@ -54,7 +57,8 @@ void HealthState::set_load_progress(uint64_t loaded, uint64_t total) {
 
 void HealthState::add_step(double busy_s, double wait_s) {
   const uint64_t step = steps_.load(std::memory_order_relaxed);
-  recent_ms_[step % kRecentSteps].store(static_cast<float>(busy_s * 1e3), std::memory_order_relaxed);
+  recent_ms_[step % kRecentSteps].store(static_cast<float>(busy_s * 1e3),
+                                        std::memory_order_relaxed);
   busy_ns_.fetch_add(to_ns(busy_s), std::memory_order_relaxed);
   wait_ns_.fetch_add(to_ns(wait_s), std::memory_order_relaxed);
   last_step_at_ns_.store((Clock::now() - started_).count(), std::memory_order_relaxed);
@@ -85,12 +89,14 @@ proto::StageHealth HealthState::snapshot() const {
   health.set_received_bytes(received_bytes_.load(std::memory_order_relaxed));
   health.set_sent_bytes(sent_bytes_.load(std::memory_order_relaxed));
   // The clock is read after the last step's time, so that no step lies in the future.
-  const double last_step_s = static_cast<double>(last_step_at_ns_.load(std::memory_order_relaxed)) / kNanoseconds;
+  const double last_step_s =
+      static_cast<double>(last_step_at_ns_.load(std::memory_order_relaxed)) / kNanoseconds;
   const double now_s = std::chrono::duration<double>(Clock::now() - started_).count();
   health.set_uptime_s(now_s);
   if (steps > 0) {
     std::vector<float> recent;
-    for (size_t i = 0; i < std::min<uint64_t>(steps, kRecentSteps); ++i) recent.push_back(recent_ms_[i].load(std::memory_order_relaxed));
+    for (size_t i = 0; i < std::min<uint64_t>(steps, kRecentSteps); ++i)
+      recent.push_back(recent_ms_[i].load(std::memory_order_relaxed));
     health.set_last_step_ms(recent_ms_[(steps - 1) % kRecentSteps].load(std::memory_order_relaxed));
     std::sort(recent.begin(), recent.end());
     health.set_p50_step_ms(percentile(recent, 0.50));

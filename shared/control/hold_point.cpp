@@ -31,14 +31,17 @@ HoldPoint::HoldPoint(std::string_view text) {
   if (text.empty()) return;
   const auto first = text.find(':');
   const auto second = first == std::string_view::npos ? first : text.find(':', first + 1);
-  if (second != std::string_view::npos) phase_ = parse_phase(text.substr(first + 1, second - first - 1));
+  if (second != std::string_view::npos)
+    phase_ = parse_phase(text.substr(first + 1, second - first - 1));
   if (phase_ == HoldPhase::none || !parse_number(text.substr(0, first), rank_) || rank_ < 0 ||
       !parse_number(text.substr(second + 1), step_)) {
-    throw UsageError(fmt::format("CONVOY_TEST_HOLD: '{}' is not <rank>:<load|prefill|decode>:<step>", text));
+    throw UsageError(
+        fmt::format("CONVOY_TEST_HOLD: '{}' is not <rank>:<load|prefill|decode>:<step>", text));
   }
 }
 
-void HoldPoint::reach(int rank, HoldPhase phase, HealthState& health, const std::function<bool()>& released) {
+void HoldPoint::reach(int rank, HoldPhase phase, HealthState& health,
+                      const std::function<bool()>& released) {
   if (rank != rank_ || phase != phase_ || seen_++ != step_) return;
   const auto before = health.state();
   log(LogLevel::info, "held at a test point");

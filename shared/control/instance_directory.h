@@ -24,21 +24,25 @@ struct InstanceMember {
 /// What `instance.json` says.
 struct InstanceInfo {
   std::string name;
-  std::string kind;  ///< "run" (a coordinator and its workers) or "pool" (workers that wait to be attached)
+  std::string
+      kind;  ///< "run" (a coordinator and its workers) or "pool" (workers that wait to be attached)
   std::vector<InstanceMember> members;
 };
 
-/// `flag` made absolute if not empty, else $XDG_RUNTIME_DIR/convoy, else /tmp/convoy-<uid>. Nothing is created.
+/// `flag` made absolute if not empty, else $XDG_RUNTIME_DIR/convoy, else /tmp/convoy-<uid>. Nothing
+/// is created.
 std::filesystem::path runtime_root(const std::string& flag);
 
 /// Owner of one instance's folder <root>/<name>. Moved-from: owns nothing.
 ///
-/// The lock in the folder is held while any process that inherited lock_fd() lives. Destroying the owner removes the folder.
+/// The lock in the folder is held while any process that inherited lock_fd() lives. Destroying the
+/// owner removes the folder.
 class InstanceDirectory {
  public:
-  /// Creates <root> (0700) and the folder, after sweeping the folders of dead instances. `name` empty: made from the pid.
-  /// Throws StartError: root is a link, not a directory, another user's, or open to others; the name is in use by a living
-  /// instance or by something else, or is no plain word of at most 32 letters, digits, '-', '_' and '.'.
+  /// Creates <root> (0700) and the folder, after sweeping the folders of dead instances. `name`
+  /// empty: made from the pid. Throws StartError: root is a link, not a directory, another user's,
+  /// or open to others; the name is in use by a living instance or by something else, or is no
+  /// plain word of at most 32 letters, digits, '-', '_' and '.'.
   static InstanceDirectory create(const std::filesystem::path& root, const std::string& name);
   InstanceDirectory(InstanceDirectory&&) noexcept = default;
   InstanceDirectory& operator=(InstanceDirectory&&) = delete;
@@ -66,9 +70,10 @@ std::filesystem::path health_socket_path(const std::filesystem::path& instance, 
 std::filesystem::path control_socket_path(const std::filesystem::path& instance, int rank);
 std::filesystem::path worker_log_path(const std::filesystem::path& instance, int rank);
 
-/// Living instances under `root`, by name. Folders of dead ones are removed on the way; whatever holds no lock of an instance
-/// is left alone, since people may point --runtime-dir at a directory with other things in it. A root that does not exist has none.
-/// Throws StartError as create() does.
+/// Living instances under `root`, by name. Folders of dead ones are removed on the way; whatever
+/// holds no lock of an instance is left alone, since people may point --runtime-dir at a directory
+/// with other things in it. A root that does not exist has none. Throws StartError as create()
+/// does.
 std::vector<std::filesystem::path> sweep_and_list_instances(const std::filesystem::path& root);
 
 /// Whether some process holds the instance's lock.

@@ -18,8 +18,9 @@ Result<sockaddr_un> address_of(const std::filesystem::path& path) {
   address.sun_family = AF_UNIX;
   const std::string& text = path.native();
   if (text.size() >= sizeof(address.sun_path)) {
-    return Error{fmt::format("socket path {} has {} bytes, at most {} are possible; choose a shorter --runtime-dir", text,
-                             text.size(), sizeof(address.sun_path) - 1)};
+    return Error{fmt::format(
+        "socket path {} has {} bytes, at most {} are possible; choose a shorter --runtime-dir",
+        text, text.size(), sizeof(address.sun_path) - 1)};
   }
   std::memcpy(address.sun_path, text.c_str(), text.size() + 1);
   return address;
@@ -37,7 +38,8 @@ Result<UniqueFd> listen_unix(const std::filesystem::path& path) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return failure("socket for", path);
   constexpr int kBacklog = 16;
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.value()), sizeof(sockaddr_un)) != 0 ||
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.value()), sizeof(sockaddr_un)) !=
+          0 ||
       ::listen(fd.get(), kBacklog) != 0) {
     return failure("cannot listen on", path);
   }
@@ -52,9 +54,11 @@ Result<UniqueFd> connect_unix(const std::filesystem::path& path, int timeout_ms)
   // A Unix connect only blocks when the listener's backlog is full; SO_SNDTIMEO bounds that.
   const timeval timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1000};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.value()), sizeof(sockaddr_un)) != 0) {
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.value()),
+                sizeof(sockaddr_un)) != 0) {
     // The listener lives and accepts nobody.
-    if (errno == EAGAIN) return Error{fmt::format("{} is not answering within {} ms", path.native(), timeout_ms)};
+    if (errno == EAGAIN)
+      return Error{fmt::format("{} is not answering within {} ms", path.native(), timeout_ms)};
     return failure("cannot connect to", path);
   }
   return fd;

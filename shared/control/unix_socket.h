@@ -8,7 +8,8 @@
 
 namespace convoy {
 
-/// Binds and listens; the socket is close-on-exec and non-blocking. Errors name the path; a path longer than 107 bytes is one.
+/// Binds and listens; the socket is close-on-exec and non-blocking. Errors name the path; a path
+/// longer than 107 bytes is one.
 Result<UniqueFd> listen_unix(const std::filesystem::path& path);
 
 /// Connects within `timeout_ms`; the socket is close-on-exec and blocking.

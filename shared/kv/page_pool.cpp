@@ -23,7 +23,8 @@ std::optional<int32_t> PagePool::allocate() {
 }
 
 void PagePool::release(int32_t page) {
-  CONVOY_CHECK(page >= 0 && page < capacity() && used_[static_cast<size_t>(page)], "release of page group " + std::to_string(page));
+  CONVOY_CHECK(page >= 0 && page < capacity() && used_[static_cast<size_t>(page)],
+               "release of page group " + std::to_string(page));
   used_[static_cast<size_t>(page)] = false;
   free_.push_back(page);
   std::push_heap(free_.begin(), free_.end(), std::greater<>());

@@ -17,7 +17,8 @@ struct PageAssignment {
   int32_t page;
 };
 
-/// Holds page groups of a pool until destroyed. Not movable: the pool and the step planner refer to it.
+/// Holds page groups of a pool until destroyed. Not movable: the pool and the step planner refer to
+/// it.
 class Sequence {
  public:
   /// Row `lane` of the block tables and state slots 2*lane and 2*lane+1 belong to this sequence.
@@ -26,9 +27,10 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
   ~Sequence();
 
-  /// Takes the pages that positions length()..length()+count-1 need (`count` at least 1, checked), appends what stages must learn to `deltas` and
-  /// returns the lane's control values for these columns: the state slots alternate with every call.
-  /// Errors: past max_tokens, no free page group. On an error nothing changed.
+  /// Takes the pages that positions length()..length()+count-1 need (`count` at least 1, checked),
+  /// appends what stages must learn to `deltas` and returns the lane's control values for these
+  /// columns: the state slots alternate with every call. Errors: past max_tokens, no free page
+  /// group. On an error nothing changed.
   struct Span {
     int32_t first_position;
     int32_t state_source;  // -1 at the start of a sequence

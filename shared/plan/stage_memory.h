@@ -28,7 +28,9 @@ struct StageMemory {
   uint64_t state_bytes = 0;      ///< GDN and convolution slots
   uint64_t workspace_bytes = 0;  ///< activations, control block, block tables
   uint64_t link_bytes = 0;       ///< the shared segment towards the next stage
-  uint64_t total() const { return weight_bytes + kv_bytes + state_bytes + workspace_bytes + link_bytes; }
+  uint64_t total() const {
+    return weight_bytes + kv_bytes + state_bytes + workspace_bytes + link_bytes;
+  }
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 
@@ -49,7 +51,8 @@ uint64_t gdn_state_bytes(const ModelConfig& config);
 uint64_t conv_state_bytes(const ModelConfig& config);
 
 /// What the stage of `layers` takes on its device, without links. Rank 0 adds root_memory().
-StageMemory stage_memory(const ModelConfig& config, LayerRange layers, const StageLimits& limits, DeviceKind kind);
+StageMemory stage_memory(const ModelConfig& config, LayerRange layers, const StageLimits& limits,
+                         DeviceKind kind);
 
 /// Embedding, final norm, head and their buffers.
 StageMemory root_memory(const ModelConfig& config, const StageLimits& limits, DeviceKind kind);

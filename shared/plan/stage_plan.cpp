@@ -25,31 +25,35 @@ std::vector<LayerRange> ranges_from_counts(std::span<const int> counts) {
 
 void check_counts(const ModelConfig& config, size_t devices, const std::vector<int>& counts) {
   if (counts.size() != devices) {
-    throw UsageError(fmt::format("--stage-layers names {} stages, --devices {}", counts.size(), devices));
+    throw UsageError(
+        fmt::format("--stage-layers names {} stages, --devices {}", counts.size(), devices));
   }
   const int total = std::accumulate(counts.begin(), counts.end(), 0);
   if (total != config.num_layers) {
-    throw UsageError(fmt::format("--stage-layers {} adds up to {} layers, the model has {}", fmt::join(counts, ","), total,
-                                 config.num_layers));
+    throw UsageError(fmt::format("--stage-layers {} adds up to {} layers, the model has {}",
+                                 fmt::join(counts, ","), total, config.num_layers));
   }
 }
 
 }  // namespace
 
-std::vector<LayerRange> split_by_weight(std::span<const uint64_t> layer_bytes, uint64_t root_bytes, int stages) {
+std::vector<LayerRange> split_by_weight(std::span<const uint64_t> layer_bytes, uint64_t root_bytes,
+                                        int stages) {
   const auto layers = static_cast<int>(layer_bytes.size());
   CONVOY_CHECK_OP(stages, >=, 1);
   CONVOY_CHECK_OP(stages, <=, layers);
   std::vector<uint64_t> prefix(layer_bytes.size() + 1, 0);
   for (size_t i = 0; i < layer_bytes.size(); ++i) prefix[i + 1] = prefix[i] + layer_bytes[i];
   const auto range_bytes = [&](int begin, int end) {
-    return prefix[static_cast<size_t>(end)] - prefix[static_cast<size_t>(begin)] + (begin == 0 ? root_bytes : 0);
+    return prefix[static_cast<size_t>(end)] - prefix[static_cast<size_t>(begin)] +
+           (begin == 0 ? root_bytes : 0);
   };
 
   // heaviest[s][b]: the least possible weight of the heaviest of s parts that cover layers b..end.
   constexpr uint64_t kImpossible = std::numeric_limits<uint64_t>::max();
-  std::vector<std::vector<uint64_t>> heaviest(static_cast<size_t>(stages) + 1,
-                                              std::vector<uint64_t>(static_cast<size_t>(layers) + 1, kImpossible));
+  std::vector<std::vector<uint64_t>> heaviest(
+      static_cast<size_t>(stages) + 1,
+      std::vector<uint64_t>(static_cast<size_t>(layers) + 1, kImpossible));
   heaviest[0][static_cast<size_t>(layers)] = 0;
   for (int s = 1; s <= stages; ++s) {
     for (int begin = 0; begin < layers; ++begin) {
@@ -75,12 +79,13 @@ std::vector<LayerRange> split_by_weight(std::span<const uint64_t> layer_bytes, u
   return ranges;
 }
 
-StagePlan make_stage_plan(const ModelConfig& config, const std::vector<DeviceSpec>& devices, const std::vector<int>& stage_layers,
-                          const StageLimits& limits) {
+StagePlan make_stage_plan(const ModelConfig& config, const std::vector<DeviceSpec>& devices,
+                          const std::vector<int>& stage_layers, const StageLimits& limits) {
   const auto stages = static_cast<int>(devices.size());
   CONVOY_CHECK_OP(stages, >=, 1);
   if (stages > config.num_layers) {
-    throw UsageError(fmt::format("--devices names {} stages, the model has only {} layers", stages, config.num_layers));
+    throw UsageError(fmt::format("--devices names {} stages, the model has only {} layers", stages,
+                                 config.num_layers));
   }
   const DeviceKind kind = devices.front().kind;
   std::vector<LayerRange> ranges;

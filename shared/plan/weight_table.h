@@ -1,4 +1,5 @@
-// The weights of a layer as they lie in device memory: which stored tensors make them, in which order, in which form.
+// The weights of a layer as they lie in device memory: which stored tensors make them, in which
+// order, in which form.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,12 @@ enum class WeightForm {
   table,   ///< bf16 [rows, columns] row-major, as stored
 };
 
-/// One weight in device memory. A fused linear is made of several stored tensors, rows one after another.
+/// One weight in device memory. A fused linear is made of several stored tensors, rows one after
+/// another.
 struct WeightSpec {
-  std::string role;                  ///< "qkv", "out", "gate_up", "input_norm", …: unique within its layer
-  std::vector<std::string> tensors;  ///< stored names without the layer prefix, e.g. "self_attn.q_proj.weight"
+  std::string role;  ///< "qkv", "out", "gate_up", "input_norm", …: unique within its layer
+  std::vector<std::string>
+      tensors;  ///< stored names without the layer prefix, e.g. "self_attn.q_proj.weight"
   WeightForm form = WeightForm::vector;
   int out_features = 0;  ///< rows in total; vectors: number of values
   int in_features = 0;   ///< columns; vectors: 1
@@ -29,7 +32,8 @@ struct WeightSpec {
 /// The weights of layer `layer`; names are relative to "layers.<layer>.".
 std::vector<WeightSpec> layer_weight_table(const ModelConfig& config, int layer);
 
-/// Embedding, final norm and head, which rank 0 owns. A tied head has no table of its own: the embedding gathers from it.
+/// Embedding, final norm and head, which rank 0 owns. A tied head has no table of its own: the
+/// embedding gathers from it.
 std::vector<WeightSpec> root_weight_table(const ModelConfig& config);
 
 /// Bytes of one weight in device memory.

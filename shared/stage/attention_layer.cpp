@@ -6,14 +6,18 @@
 
 namespace convoy {
 
-AttentionLayer::AttentionLayer(Device& device, const ModelConfig& config, int layer, int page_groups) : config_(config) {
-  const uint64_t plane_bytes = static_cast<uint64_t>(page_groups) * kv_page_bytes(config, device.kind());
+AttentionLayer::AttentionLayer(Device& device, const ModelConfig& config, int layer,
+                               int page_groups)
+    : config_(config) {
+  const uint64_t plane_bytes =
+      static_cast<uint64_t>(page_groups) * kv_page_bytes(config, device.kind());
   k_ = device.allocate(plane_bytes, fmt::format("K plane of layer {}", layer));
   v_ = device.allocate(plane_bytes, fmt::format("V plane of layer {}", layer));
 }
 
-void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work, const StepView& step,
-                         const int32_t* block_tables, int pages_per_row) const {
+void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weights,
+                         const Workspace& work, const StepView& step, const int32_t* block_tables,
+                         int pages_per_row) const {
   const int columns = step.columns();
   const int hidden = config_.hidden_size;
   const int heads = config_.num_attention_heads;
@@ -30,7 +34,8 @@ void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weight
                         .out_row_stride = hidden,
                         .eps = config_.rms_norm_eps});
 
-  // One row of the fused projection: [heads, 2, dim] queries and gates | [kv_heads, dim] keys | [kv_heads, dim] values.
+  // One row of the fused projection: [heads, 2, dim] queries and gates | [kv_heads, dim] keys |
+  // [kv_heads, dim] values.
   const LinearWeight qkv = weights.linear("qkv");
   const ptrdiff_t row = qkv.out_features;
   float* const q = work.projection.as<float>();
@@ -44,7 +49,8 @@ void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weight
                       .out_row_stride = row,
                       .rows = columns});
 
-  const auto norm_and_rotate = [&](float* x, int count, ptrdiff_t head_stride, const float* weight) {
+  const auto norm_and_rotate = [&](float* x, int count, ptrdiff_t head_stride,
+                                   const float* weight) {
     ops.rms_norm(stream, {.x = x,
                           .out = x,
                           .weight = weight,
@@ -74,7 +80,12 @@ void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weight
                         .max_pages_per_row = pages_per_row,
                         .kv_heads = kv_heads,
                         .head_dim = dim};
-  ops.kv_write(stream, {.step = step, .k = k, .v = v, .k_column_stride = row, .v_column_stride = row, .cache = planes});
+  ops.kv_write(stream, {.step = step,
+                        .k = k,
+                        .v = v,
+                        .k_column_stride = row,
+                        .v_column_stride = row,
+                        .cache = planes});
   ops.paged_attention(stream, {.step = step,
                                .q = q,
                                .gate = gate,

@@ -15,8 +15,8 @@ class AttentionLayer {
  public:
   AttentionLayer(Device& device, const ModelConfig& config, int layer, int page_groups);
   /// `block_tables`: device memory, [rows, pages_per_row].
-  void run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work, const StepView& step,
-           const int32_t* block_tables, int pages_per_row) const;
+  void run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
+           const StepView& step, const int32_t* block_tables, int pages_per_row) const;
   uint64_t kv_bytes() const { return k_.bytes() + v_.bytes(); }
 
  private:

@@ -6,13 +6,17 @@
 
 namespace convoy {
 
-GdnLayer::GdnLayer(Device& device, const ModelConfig& config, int layer, int state_slots) : config_(config) {
+GdnLayer::GdnLayer(Device& device, const ModelConfig& config, int layer, int state_slots)
+    : config_(config) {
   const auto slots = static_cast<uint64_t>(state_slots);
-  recurrent_ = device.allocate(slots * gdn_state_bytes(config), fmt::format("recurrent state of layer {}", layer));
-  conv_ = device.allocate(slots * conv_state_bytes(config), fmt::format("convolution state of layer {}", layer));
+  recurrent_ = device.allocate(slots * gdn_state_bytes(config),
+                               fmt::format("recurrent state of layer {}", layer));
+  conv_ = device.allocate(slots * conv_state_bytes(config),
+                          fmt::format("convolution state of layer {}", layer));
 }
 
-void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work, const StepView& step) const {
+void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
+                   const StepView& step) const {
   const int columns = step.columns();
   const int hidden = config_.hidden_size;
   const int value_heads = config_.linear_value_heads;

@@ -10,11 +10,13 @@
 
 namespace convoy {
 
-/// Owns the recurrent and convolution state slots of one layer. The residual in the workspace is updated in place.
+/// Owns the recurrent and convolution state slots of one layer. The residual in the workspace is
+/// updated in place.
 class GdnLayer {
  public:
   GdnLayer(Device& device, const ModelConfig& config, int layer, int state_slots);
-  void run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work, const StepView& step) const;
+  void run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
+           const StepView& step) const;
   uint64_t state_bytes() const { return recurrent_.bytes() + conv_.bytes(); }
 
  private:

@@ -9,8 +9,9 @@ namespace convoy {
 /// rank r → r+1: every column of the widest step. Two slots: one fills while the other drains.
 StageLinkOptions residual_link_options(const ModelConfig& config, const StageLimits& limits);
 
-/// Last rank → 0: the last live column of each lane. One slot per stage, since rank 0 issues that many prefill chunks before it
-/// consumes the first (with fewer, deep pipelines deadlock).
-StageLinkOptions back_link_options(const ModelConfig& config, const StageLimits& limits, int stages);
+/// Last rank → 0: the last live column of each lane. One slot per stage, since rank 0 issues that
+/// many prefill chunks before it consumes the first (with fewer, deep pipelines deadlock).
+StageLinkOptions back_link_options(const ModelConfig& config, const StageLimits& limits,
+                                   int stages);
 
 }  // namespace convoy

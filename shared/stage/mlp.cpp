@@ -2,7 +2,8 @@
 
 namespace convoy {
 
-void run_mlp(Device& device, Stream& stream, const ModelConfig& config, const WeightSet& weights, const Workspace& work, int columns) {
+void run_mlp(Device& device, Stream& stream, const ModelConfig& config, const WeightSet& weights,
+             const Workspace& work, int columns) {
   const int hidden = config.hidden_size;
   const int size = config.intermediate_size;
   OpSet& ops = device.ops();
@@ -20,7 +21,10 @@ void run_mlp(Device& device, Stream& stream, const ModelConfig& config, const We
                       .out = work.projection.as<float>(),
                       .out_row_stride = ptrdiff_t{2} * size,
                       .rows = columns});
-  ops.swiglu(stream, {.gate_up = work.projection.as<float>(), .out = work.attended.as<float>(), .rows = columns, .size = size});
+  ops.swiglu(stream, {.gate_up = work.projection.as<float>(),
+                      .out = work.attended.as<float>(),
+                      .rows = columns,
+                      .size = size});
   ops.linear(stream, {.x = work.attended.as<float>(),
                       .x_row_stride = size,
                       .weight = weights.linear("down"),

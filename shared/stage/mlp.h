@@ -10,6 +10,7 @@
 namespace convoy {
 
 /// residual += down(silu(gate(n)) * up(n)), n = rms_norm(residual).
-void run_mlp(Device& device, Stream& stream, const ModelConfig& config, const WeightSet& weights, const Workspace& work, int columns);
+void run_mlp(Device& device, Stream& stream, const ModelConfig& config, const WeightSet& weights,
+             const Workspace& work, int columns);
 
 }  // namespace convoy

@@ -17,24 +17,30 @@
 
 namespace convoy {
 
-/// Owns weights, KV planes, state slots, block tables and workspace of layers [begin, end). One thread uses it.
+/// Owns weights, KV planes, state slots, block tables and workspace of layers [begin, end). One
+/// thread uses it.
 class StageExecutor {
  public:
-  /// Allocates everything and loads the weights of `layers`; other tensors are never mapped. Throws StartError.
-  StageExecutor(Device& device, Stream& stream, const Checkpoint& checkpoint, LayerRange layers, const StageLimits& limits,
-                const LoadProgress& progress);
+  /// Allocates everything and loads the weights of `layers`; other tensors are never mapped. Throws
+  /// StartError.
+  StageExecutor(Device& device, Stream& stream, const Checkpoint& checkpoint, LayerRange layers,
+                const StageLimits& limits, const LoadProgress& progress);
 
   /// Device memory, f32 [columns, hidden]: the stage's input before run(), its output after.
   float* residual() const { return work_.residual.as<float>(); }
 
-  /// Sets block `block` of row `kv_row` to page group `page`, in stream order. All three must be in range (checked).
+  /// Sets block `block` of row `kv_row` to page group `page`, in stream order. All three must be in
+  /// range (checked).
   void set_page(Stream& stream, int32_t kv_row, int32_t block, int32_t page);
 
-  /// Copies the control block ([lanes * width] rows, host memory) to the device and runs all layers on the residual.
-  void run(Stream& stream, std::span<const ControlRow> control, int lanes, int width, PositionClass position_class);
+  /// Copies the control block ([lanes * width] rows, host memory) to the device and runs all layers
+  /// on the residual.
+  void run(Stream& stream, std::span<const ControlRow> control, int lanes, int width,
+           PositionClass position_class);
 
-  /// Gathers the last live column of every lane: device memory, f32 [lanes, hidden], valid until the next step.
-  /// `valid_columns` has one entry per lane; a lane without live columns gives its first column.
+  /// Gathers the last live column of every lane: device memory, f32 [lanes, hidden], valid until
+  /// the next step. `valid_columns` has one entry per lane; a lane without live columns gives its
+  /// first column.
   const float* last_columns(Stream& stream, std::span<const int> valid_columns, int width);
 
   int hidden() const { return config_.hidden_size; }

@@ -5,12 +5,15 @@
 namespace convoy {
 namespace {
 
-int stored_rows(const TensorInfo& info) { return static_cast<int>(info.shape.front()); }
+int stored_rows(const TensorInfo& info) {
+  return static_cast<int>(info.shape.front());
+}
 
 }  // namespace
 
-WeightSet::WeightSet(Device& device, Stream& stream, const Checkpoint& checkpoint, const std::vector<WeightSpec>& table,
-                     const std::string& prefix, const LoadProgress& progress) {
+WeightSet::WeightSet(Device& device, Stream& stream, const Checkpoint& checkpoint,
+                     const std::vector<WeightSpec>& table, const std::string& prefix,
+                     const LoadProgress& progress) {
   for (const WeightSpec& spec : table) {
     const uint64_t size = weight_bytes(spec, device.kind());
     Buffer buffer = device.allocate(size, prefix + spec.role);
@@ -19,8 +22,8 @@ WeightSet::WeightSet(Device& device, Stream& stream, const Checkpoint& checkpoin
       const MappedTensor tensor = checkpoint.map(prefix + name);
       switch (spec.form) {
         case WeightForm::linear:
-          device.ops().pack_linear(tensor.data(), stored_rows(tensor.info()), first_row, spec.out_features, spec.in_features,
-                                   buffer.data());
+          device.ops().pack_linear(tensor.data(), stored_rows(tensor.info()), first_row,
+                                   spec.out_features, spec.in_features, buffer.data());
           first_row += stored_rows(tensor.info());
           break;
         case WeightForm::table:
@@ -45,7 +48,8 @@ WeightSet::WeightSet(Device& device, Stream& stream, const Checkpoint& checkpoin
 
 const WeightSet::Entry& WeightSet::entry(const std::string& role, WeightForm form) const {
   const auto found = entries_.find(role);
-  CONVOY_CHECK(found != entries_.end() && found->second.spec.form == form, "no weight '" + role + "' of that form");
+  CONVOY_CHECK(found != entries_.end() && found->second.spec.form == form,
+               "no weight '" + role + "' of that form");
   return found->second;
 }
 
@@ -54,8 +58,12 @@ LinearWeight WeightSet::linear(const std::string& role) const {
   return {e.buffer.as<uint16_t>(), e.spec.out_features, e.spec.in_features};
 }
 
-const float* WeightSet::vector(const std::string& role) const { return entry(role, WeightForm::vector).buffer.as<float>(); }
+const float* WeightSet::vector(const std::string& role) const {
+  return entry(role, WeightForm::vector).buffer.as<float>();
+}
 
-const uint16_t* WeightSet::table(const std::string& role) const { return entry(role, WeightForm::table).buffer.as<uint16_t>(); }
+const uint16_t* WeightSet::table(const std::string& role) const {
+  return entry(role, WeightForm::table).buffer.as<uint16_t>();
+}
 
 }  // namespace convoy

@@ -13,16 +13,18 @@
 
 namespace convoy {
 
-/// Told after every stored tensor: how many more bytes are now on the device. Throwing ends the load.
+/// Told after every stored tensor: how many more bytes are now on the device. Throwing ends the
+/// load.
 using LoadProgress = std::function<void(uint64_t loaded_bytes)>;
 
 /// The weights of one table (layer_weight_table or root_weight_table), loaded.
 class WeightSet {
  public:
-  /// `prefix` is put before every tensor name, e.g. "layers.3.". Each tensor is mapped, packed and unmapped in turn.
-  /// Throws StartError.
-  WeightSet(Device& device, Stream& stream, const Checkpoint& checkpoint, const std::vector<WeightSpec>& table,
-            const std::string& prefix, const LoadProgress& progress);
+  /// `prefix` is put before every tensor name, e.g. "layers.3.". Each tensor is mapped, packed and
+  /// unmapped in turn. Throws StartError.
+  WeightSet(Device& device, Stream& stream, const Checkpoint& checkpoint,
+            const std::vector<WeightSpec>& table, const std::string& prefix,
+            const LoadProgress& progress);
 
   LinearWeight linear(const std::string& role) const;
   const float* vector(const std::string& role) const;

@@ -8,7 +8,8 @@
 
 namespace convoy {
 
-/// Shapes are [columns, width] with the widths of shared/plan/stage_memory.h; a layer uses a dense prefix of each area.
+/// Shapes are [columns, width] with the widths of shared/plan/stage_memory.h; a layer uses a dense
+/// prefix of each area.
 struct Workspace {
   Buffer residual;    ///< f32: the stage's input and output
   Buffer normed;      ///< f32: normalised residual

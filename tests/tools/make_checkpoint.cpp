@@ -1,4 +1,5 @@
-// Writes a random checkpoint of about 300 MB for benchmarks. Usage: convoy-make-checkpoint DIRECTORY TOKENIZER_JSON
+// Writes a random checkpoint of about 300 MB for benchmarks. Usage: convoy-make-checkpoint
+// DIRECTORY TOKENIZER_JSON
 
 #include <cstdio>
 #include <filesystem>
@@ -23,6 +24,7 @@ int main(int argc, char** argv) {
                                                        .linear_value_dim = 128,
                                                        .mrope_section = "[6, 5, 5]"};
   convoy::testing::write_tiny_checkpoint(options, argv[1]);
-  std::filesystem::copy_file(argv[2], std::filesystem::path(argv[1]) / "tokenizer.json", std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(argv[2], std::filesystem::path(argv[1]) / "tokenizer.json",
+                             std::filesystem::copy_options::overwrite_existing);
   return 0;
 }

@@ -25,17 +25,24 @@ inline std::filesystem::path fixture_path(const std::string& name) {
   return std::filesystem::path(CONVOY_SOURCE_DIR "/tests/unit/chat_template/fixtures") / name;
 }
 
-inline std::string fixture_text(const std::string& name) { return read_text(fixture_path(name)); }
+inline std::string fixture_text(const std::string& name) {
+  return read_text(fixture_path(name));
+}
 
-inline boost::json::value fixture_json(const std::string& name) { return boost::json::parse(fixture_text(name)); }
+inline boost::json::value fixture_json(const std::string& name) {
+  return boost::json::parse(fixture_text(name));
+}
 
-inline std::string text_of(const boost::json::value& value) { return std::string(value.as_string()); }
+inline std::string text_of(const boost::json::value& value) {
+  return std::string(value.as_string());
+}
 
 /// 2025-03-09 14:05:06 UTC, which strftime_now sees in the fixtures.
 inline constexpr std::time_t kFixtureTime = 1741529106;
 
 /// The rendering, or "error: " and the message whether it came up while parsing or rendering.
-inline std::string rendered(const std::string& source, const boost::json::object& context = {}, RenderOptions options = {}) {
+inline std::string rendered(const std::string& source, const boost::json::object& context = {},
+                            RenderOptions options = {}) {
   if (!options.now) options.now = kFixtureTime;
   try {
     const auto parsed = ChatTemplate::parse(source, "t");

@@ -1,4 +1,5 @@
-// The determinism contract inside one process: stages, chunks, threads, instruction sets and lane mixes never change a bit.
+// The determinism contract inside one process: stages, chunks, threads, instruction sets and lane
+// mixes never change a bit.
 
 #include <gtest/gtest.h>
 
@@ -21,15 +22,20 @@ std::vector<int32_t> random_prompt(size_t length, unsigned seed) {
   return ids;
 }
 
-StagePipelineOptions options(std::vector<LayerRange> stages = {}, int lanes = 1, std::string instruction_set = "", int threads = 1) {
+StagePipelineOptions options(std::vector<LayerRange> stages = {}, int lanes = 1,
+                             std::string instruction_set = "", int threads = 1) {
   return {.stages = std::move(stages),
-          .limits = {.max_context_tokens = kContext, .prefill_chunk_tokens = kContext, .lanes = lanes, .page_groups = lanes * kContext / kPageTokens},
+          .limits = {.max_context_tokens = kContext,
+                     .prefill_chunk_tokens = kContext,
+                     .lanes = lanes,
+                     .page_groups = lanes * kContext / kPageTokens},
           .instruction_set = std::move(instruction_set),
           .threads = threads};
 }
 
 // Prompt in chunks of `chunk`, then greedy tokens; returns the logits of every generated position.
-std::vector<float> run(StagePipeline& model, const std::vector<int32_t>& prompt, size_t chunk, int tokens) {
+std::vector<float> run(StagePipeline& model, const std::vector<int32_t>& prompt, size_t chunk,
+                       int tokens) {
   Sequence sequence(model.pages(), 0, kContext);
   Sequence* const lane = &sequence;
   int last = 0;
@@ -43,7 +49,8 @@ std::vector<float> run(StagePipeline& model, const std::vector<int32_t>& prompt,
   for (int i = 0; i < tokens; ++i) {
     const auto logits = model.logits({&last, 1});
     all.insert(all.end(), logits.begin(), logits.end());
-    const auto next = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    const auto next =
+        static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     const int columns = 1;
     last = 0;
     model.step({&lane, 1}, {&columns, 1}, {&next, 1}, PositionClass::generated);
@@ -72,7 +79,8 @@ TEST_F(Determinism, ChunksOfEverySizeGiveTheSameBits) {
 TEST_F(Determinism, SplitsGiveTheSameBits) {
   const auto prompt = random_prompt(130, 2);
   const auto wanted = reference(prompt);
-  for (const auto& stages : {std::vector<LayerRange>{{0, 5}, {5, 9}, {9, 12}}, std::vector<LayerRange>{{0, 1}, {1, 12}}, layer_by_layer(12)}) {
+  for (const auto& stages : {std::vector<LayerRange>{{0, 5}, {5, 9}, {9, 12}},
+                             std::vector<LayerRange>{{0, 1}, {1, 12}}, layer_by_layer(12)}) {
     StagePipeline model(model_path(), options(stages));
     EXPECT_EQ(run(model, prompt, 128, 6), wanted) << stages.size() << " stages";
   }
@@ -88,7 +96,9 @@ TEST_F(Determinism, ThreadsAndInstructionSetsGiveTheSameBits) {
     } catch (const std::exception&) {
       continue;  // this processor lacks it; the kernel tests say so
     }
-    EXPECT_EQ(run(*model, prompt, 64, 3), std::vector<float>(wanted.begin(), wanted.begin() + 3 * 4096)) << set;
+    EXPECT_EQ(run(*model, prompt, 64, 3),
+              std::vector<float>(wanted.begin(), wanted.begin() + 3 * 4096))
+        << set;
   }
 }
 
@@ -99,7 +109,8 @@ TEST_F(Determinism, LanesDoNotSeeEachOther) {
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::vector<float>> alone;
   for (int lane = 0; lane < kLanes; ++lane) {
-    prompts.push_back(random_prompt(static_cast<size_t>(1 + 17 * lane), 10U + static_cast<unsigned>(lane)));
+    prompts.push_back(
+        random_prompt(static_cast<size_t>(1 + 17 * lane), 10U + static_cast<unsigned>(lane)));
     StagePipeline model(model_path(), options());
     alone.push_back(run(model, prompts.back(), kContext, kTokens));
   }
@@ -123,8 +134,10 @@ TEST_F(Determinism, LanesDoNotSeeEachOther) {
       const auto l = static_cast<size_t>(lane);
       const auto logits = model.logits({&lane, 1});
       const auto wanted = std::span(alone[l]).subspan(static_cast<size_t>(token) * 4096, 4096);
-      ASSERT_TRUE(std::equal(logits.begin(), logits.end(), wanted.begin())) << "lane " << lane << " token " << token;
-      next[l] = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      ASSERT_TRUE(std::equal(logits.begin(), logits.end(), wanted.begin()))
+          << "lane " << lane << " token " << token;
+      next[l] =
+          static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     }
   }
 }

@@ -10,37 +10,43 @@ namespace convoy {
 StagePipeline::StagePipeline(const std::filesystem::path& model, StagePipelineOptions options)
     : checkpoint_(Checkpoint::open(model)),
       options_(std::move(options)),
-      device_(make_cpu_device({.threads = options_.threads, .instruction_set = options_.instruction_set})),
+      device_(make_cpu_device(
+          {.threads = options_.threads, .instruction_set = options_.instruction_set})),
       stream_(device_->make_stream()),
       root_(*device_, *stream_, checkpoint_, options_.limits, checkpoint_.config().vocab_size, {}),
       pages_(options_.limits.page_groups) {
   if (options_.stages.empty()) options_.stages = {{0, checkpoint_.config().num_layers}};
   for (const LayerRange layers : options_.stages) {
-    executors_.push_back(std::make_unique<StageExecutor>(*device_, *stream_, checkpoint_, layers, options_.limits, LoadProgress()));
+    executors_.push_back(std::make_unique<StageExecutor>(*device_, *stream_, checkpoint_, layers,
+                                                         options_.limits, LoadProgress()));
   }
 }
 
-void StagePipeline::step(std::span<Sequence* const> sequences, std::span<const int> columns, std::span<const int32_t> ids,
-                         PositionClass position_class, std::span<const int32_t> positions, const Observer& observer) {
+void StagePipeline::step(std::span<Sequence* const> sequences, std::span<const int> columns,
+                         std::span<const int32_t> ids, PositionClass position_class,
+                         std::span<const int32_t> positions, const Observer& observer) {
   const Status planned = plan_step(sequences, columns, position_class, step_);
   CONVOY_CHECK(planned.ok(), planned.error());
   const auto total = static_cast<size_t>(step_.columns());
   if (!positions.empty()) {
     for (size_t c = 0; c < total; ++c) {
-      for (size_t axis = 0; axis < 3; ++axis) step_.control[c].rope_position[axis] = positions[axis * total + c];
+      for (size_t axis = 0; axis < 3; ++axis)
+        step_.control[c].rope_position[axis] = positions[axis * total + c];
     }
   }
   // Dead columns embed token 0.
   std::vector<int32_t> padded(total, 0);
   size_t next = 0;
   for (size_t lane = 0; lane < sequences.size(); ++lane) {
-    for (int i = 0; i < columns[lane]; ++i) padded[lane * static_cast<size_t>(step_.width) + static_cast<size_t>(i)] = ids[next++];
+    for (int i = 0; i < columns[lane]; ++i)
+      padded[lane * static_cast<size_t>(step_.width) + static_cast<size_t>(i)] = ids[next++];
   }
   const float* input = nullptr;
   const size_t values = total * static_cast<size_t>(config().hidden_size);
   for (size_t s = 0; s < executors_.size(); ++s) {
     StageExecutor& executor = *executors_[s];
-    for (const PageAssignment& delta : step_.deltas) executor.set_page(*stream_, delta.kv_row, delta.block, delta.page);
+    for (const PageAssignment& delta : step_.deltas)
+      executor.set_page(*stream_, delta.kv_row, delta.block, delta.page);
     if (s == 0) {
       root_.embed(*stream_, padded, executor.residual());
     } else {
@@ -57,7 +63,9 @@ std::vector<float> StagePipeline::logits(std::span<const int> columns) {
   const auto vocab = static_cast<size_t>(config().vocab_size);
   std::vector<float> out;
   for (const int column : columns) {
-    stream_->copy(root_.last_columns(), executors_.back()->residual() + static_cast<size_t>(column) * hidden, hidden * sizeof(float));
+    stream_->copy(root_.last_columns(),
+                  executors_.back()->residual() + static_cast<size_t>(column) * hidden,
+                  hidden * sizeof(float));
     int32_t id = 0;
     root_.choose(*stream_, 1, {&id, 1});
     out.insert(out.end(), root_.logits(), root_.logits() + vocab);

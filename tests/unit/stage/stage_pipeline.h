@@ -1,4 +1,5 @@
-// A whole model as a chain of StageExecutors in one process, without links: what the residual is after every stage.
+// A whole model as a chain of StageExecutors in one process, without links: what the residual is
+// after every stage.
 #pragma once
 
 #include <filesystem>
@@ -29,9 +30,10 @@ class StagePipeline {
   /// Called after every stage of a step with the residual of all columns, [columns, hidden].
   using Observer = std::function<void(size_t stage, std::span<const float> residual)>;
 
-  /// Runs one step over `sequences` (columns[i] tokens of each, in `ids` one after another). `positions`, when not empty, are the
-  /// three rotary rows [3, columns] of a single lane.
-  void step(std::span<Sequence* const> sequences, std::span<const int> columns, std::span<const int32_t> ids, PositionClass position_class,
+  /// Runs one step over `sequences` (columns[i] tokens of each, in `ids` one after another).
+  /// `positions`, when not empty, are the three rotary rows [3, columns] of a single lane.
+  void step(std::span<Sequence* const> sequences, std::span<const int> columns,
+            std::span<const int32_t> ids, PositionClass position_class,
             std::span<const int32_t> positions = {}, const Observer& observer = {});
   /// Final norm, head and choice for these columns of the last step: [columns, vocab] logits.
   std::vector<float> logits(std::span<const int> columns);

@@ -1,4 +1,5 @@
-// The bundled model against its reference outputs (fp32 of transformers, fp64 of an independent forward pass).
+// The bundled model against its reference outputs (fp32 of transformers, fp64 of an independent
+// forward pass).
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,9 @@ namespace json = boost::json;
 constexpr int kContext = 512;
 constexpr float kLogitTolerance = 2e-4F;
 
-fs::path model_path() { return fs::path(CONVOY_SOURCE_DIR) / "models/standin"; }
+fs::path model_path() {
+  return fs::path(CONVOY_SOURCE_DIR) / "models/standin";
+}
 
 json::value read_json(const fs::path& path) {
   std::ifstream in(path);
@@ -27,10 +30,15 @@ json::value read_json(const fs::path& path) {
   return json::parse(text.str());
 }
 
-std::vector<int32_t> ids_of(const json::value& list) { return json::value_to<std::vector<int32_t>>(list); }
+std::vector<int32_t> ids_of(const json::value& list) {
+  return json::value_to<std::vector<int32_t>>(list);
+}
 
 StageLimits limits(int chunk = kContext) {
-  return {.max_context_tokens = kContext, .prefill_chunk_tokens = chunk, .lanes = 1, .page_groups = kContext / kPageTokens};
+  return {.max_context_tokens = kContext,
+          .prefill_chunk_tokens = chunk,
+          .lanes = 1,
+          .page_groups = kContext / kPageTokens};
 }
 
 // Runs one case: the top logits after the prompt, then the greedy ids.
@@ -43,7 +51,8 @@ void expect_case(StagePipeline& model, const json::value& test, const char* gree
   const int last = columns - 1;
   const auto logits = model.logits({&last, 1});
   for (const auto& entry : test.at("last_logits_top8").as_array()) {
-    EXPECT_NEAR(logits[entry.at(0).to_number<size_t>()], entry.at(1).to_number<float>(), kLogitTolerance);
+    EXPECT_NEAR(logits[entry.at(0).to_number<size_t>()], entry.at(1).to_number<float>(),
+                kLogitTolerance);
   }
   int32_t next = model.choose(last);
   columns = 1;
@@ -55,7 +64,8 @@ void expect_case(StagePipeline& model, const json::value& test, const char* gree
 }
 
 TEST(StandinReference, ShortPromptsGiveTheReferenceIdsAndLogits) {
-  StagePipeline model(model_path(), {.stages = {}, .limits = limits(), .instruction_set = "", .threads = 2});
+  StagePipeline model(model_path(),
+                      {.stages = {}, .limits = limits(), .instruction_set = "", .threads = 2});
   const auto reference = read_json(model_path() / "reference.json");
   ASSERT_EQ(reference.as_array().size(), 5U);
   for (const auto& test : reference.as_array()) {
@@ -65,7 +75,8 @@ TEST(StandinReference, ShortPromptsGiveTheReferenceIdsAndLogits) {
 }
 
 TEST(StandinReference, PromptsOf1To300TokensGiveTheReferenceIdsAndLogits) {
-  StagePipeline model(model_path(), {.stages = {}, .limits = limits(), .instruction_set = "", .threads = 2});
+  StagePipeline model(model_path(),
+                      {.stages = {}, .limits = limits(), .instruction_set = "", .threads = 2});
   const auto reference = read_json(model_path() / "long-reference.json");
   for (const auto& test : reference.at("cases").as_array()) {
     SCOPED_TRACE(test.at("prompt_ids").as_array().size());

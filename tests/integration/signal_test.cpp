@@ -1,0 +1,186 @@
+// SIGTERM, Ctrl-C, SIGSTOP, a reader that goes away and an output that is full.
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "tests/integration/convoy_test.h"
+
+namespace convoy::testing {
+namespace {
+
+struct Stop {
+  int signal;
+  std::string phase;
+  int held;
+};
+
+void PrintTo(const Stop& stop, std::ostream* out) {
+  *out << "signal " << stop.signal << ", rank " << stop.held << " held in " << stop.phase;
+}
+
+std::vector<Stop> stops() {
+  std::vector<Stop> list;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    for (const char* phase : {"load", "prefill", "decode"}) {
+      for (const int held : {0, 1}) list.push_back({signal, phase, held});
+    }
+  }
+  return list;
+}
+
+class StopTest : public ConvoyTest, public ::testing::WithParamInterface<Stop> {};
+
+TEST_P(StopTest, EndsByThatSignalInOrderAndLeavesNothing) {
+  const Stop& stop = GetParam();
+  Process coordinator(held_generate(
+      cpus(3),
+      std::to_string(stop.held) + ":" + stop.phase + (stop.phase == "prefill" ? ":0" : ":3"),
+      {"--json"}));
+  await_state(stop.held, "held");
+  coordinator.signal(stop.signal);
+  const Ended ended = coordinator.wait(stretched(2));
+  EXPECT_TRUE(ended.in_time);
+  EXPECT_EQ(ended.signal, stop.signal) << "exit code " << ended.exit_code << "\n" << ended.err;
+  expect_nothing_left();
+
+  const json::value object = json::parse(ended.out);
+  if (stop.phase == "load") {
+    EXPECT_EQ(object.at("error").at("message").as_string(), "cancelled");
+  } else {
+    EXPECT_EQ(object.at("finish_reason").as_string(), "cancelled");
+    EXPECT_EQ(object.at("text").as_string(), stop.phase == "decode" ? ", there was a" : "");
+    EXPECT_EQ(object.at("token_ids").as_array().size(), stop.phase == "decode" ? 4U : 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Phases, StopTest, ::testing::ValuesIn(stops()), [](const auto& test) {
+  return std::string(test.param.signal == SIGINT ? "Interrupt" : "Terminate") + "In" +
+         test.param.phase + "Held" + std::to_string(test.param.held);
+});
+
+using SignalTest = ConvoyTest;
+
+TEST_F(SignalTest, AStoppedWorkerIsReportedAndCtrlCStillEndsEverything) {
+  Process coordinator(held_generate(cpus(3), "0:decode:3"));
+  await_state(0, "held");
+  const pid_t stopped = stage(1).pid;
+  ::kill(stopped, SIGSTOP);
+  EXPECT_EQ(await_state(1, "not answering").well, false);
+  EXPECT_EQ(stage(2).state, "ready");
+  const Ended answer = run(convoy({"health"}));
+  EXPECT_EXIT_CODE(answer, 1);
+  EXPECT_THAT(answer.out, ::testing::HasSubstr("not answering"));
+  EXPECT_LT(answer.took, stretched(1));
+  coordinator.signal(SIGINT);
+  const Ended ended = coordinator.wait(stretched(5));
+  EXPECT_TRUE(ended.in_time);
+  EXPECT_EQ(ended.signal, SIGINT);
+  EXPECT_EQ(ended.out, ", there was a");
+}
+
+TEST_F(SignalTest, AStoppedCoordinatorHidesNoWorker) {
+  Process coordinator(held_generate(cpus(3), "1:decode:3"));
+  await_state(1, "held");
+  coordinator.signal(SIGSTOP);
+  await_state(0, "not answering");
+  EXPECT_EQ(stage(1).state, "held");
+  EXPECT_EQ(stage(2).state, "ready");
+  EXPECT_EXIT_CODE(run(convoy({"health"})), 1);
+  coordinator.signal(SIGCONT);
+  coordinator.signal(SIGINT);
+  EXPECT_EQ(coordinator.wait().signal, SIGINT);
+}
+
+TEST_F(SignalTest, ASecondCtrlCKillsAtOnce) {
+  Process coordinator(held_generate(cpus(3), "0:decode:3", {"--instance", "hasty"}));
+  await_state(0, "held");
+  const std::vector<pid_t> workers = children_of(coordinator.pid());
+  // Ending it in order would take seconds.
+  for (const pid_t pid : workers) ::kill(pid, SIGSTOP);
+  coordinator.signal(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(alive(coordinator.pid()));
+  coordinator.signal(SIGINT);
+  const Ended ended = coordinator.wait(stretched(0.5));
+  EXPECT_TRUE(ended.in_time);
+  EXPECT_EQ(ended.signal, SIGINT);
+  EXPECT_TRUE(gone_within(workers, stretched(0.5)));
+  EXPECT_EXIT_CODE(run(convoy({"health"})), 1);  // sweeps the folder
+}
+
+TEST_F(SignalTest, AReaderThatGoesAwayEndsTheRunQuickly) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  ProgramCall call =
+      generate({"--devices", cpus(3), "-p", kPrompt, "--ignore-eos", "--pace", "50"});
+  call.stdout_fd = writer.get();
+  Process coordinator(call);
+  writer.reset();
+  char byte = 0;
+  ASSERT_EQ(::read(reader.get(), &byte, 1), 1);
+  reader.reset();
+  const Ended ended = coordinator.wait(stretched(2));
+  EXPECT_TRUE(ended.in_time);
+  EXPECT_EQ(ended.signal, SIGPIPE) << "exit code " << ended.exit_code;
+}
+
+TEST_F(SignalTest, AFullOutputIsAnErrorThatIsSaid) {
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  for (const char* json : {"--json", "--quiet"}) {
+    ProgramCall call = generate({"--devices", cpus(2), "-p", kPrompt, "-n", "20", json});
+    call.stdout_fd = full.get();
+    const Ended ended = run(call);
+    EXPECT_EXIT_CODE(ended, 1);
+    EXPECT_THAT(ended.err, ::testing::HasSubstr("cannot write to stdout: No space left on device"));
+  }
+}
+
+TEST_F(SignalTest, WorkersHaveASessionOfTheirOwnSoThatCtrlCReachesTheCoordinatorAlone) {
+  Process coordinator(held_generate(cpus(3), "1:decode:3"));
+  await_state(1, "held");
+  for (const pid_t worker : children_of(coordinator.pid())) {
+    EXPECT_EQ(::getsid(worker), worker);
+    EXPECT_NE(::getpgid(worker), ::getpgid(coordinator.pid()));
+  }
+  coordinator.signal(SIGINT);
+  EXPECT_EQ(coordinator.wait().signal, SIGINT);
+}
+
+// A descriptor that leaks into a worker keeps files, sockets and terminals of others open.
+TEST_F(SignalTest, WorkersInheritNoDescriptorNoVariableAndNoBlockedSignal) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);  // without close-on-exec: the coordinator inherits it
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  const auto link_of = [](const std::string& path) {
+    return std::filesystem::read_symlink(path).native();
+  };
+  const std::string leaked = link_of("/proc/self/fd/" + std::to_string(ends[0]));
+  Process coordinator(held_generate(cpus(3), "1:decode:3"));
+  await_state(1, "held");
+  const auto holds_it = [&](pid_t pid) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+      if (link_of(entry.path().native()) == leaked) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(holds_it(coordinator.pid()));
+  for (const pid_t worker : children_of(coordinator.pid())) {
+    EXPECT_FALSE(holds_it(worker));
+    const std::string folder = "/proc/" + std::to_string(worker);
+    EXPECT_EQ(link_of(folder + "/fd/0"), "/dev/null");
+    EXPECT_EQ(link_of(folder + "/fd/1"), "/dev/null");
+    EXPECT_EQ(read_file(folder + "/environ").find("CONVOY_"), std::string::npos);
+    EXPECT_NE(read_file(folder + "/status").find("SigBlk:\t0000000000000000"), std::string::npos);
+  }
+  coordinator.signal(SIGINT);
+  EXPECT_EQ(coordinator.wait().signal, SIGINT);
+}
+
+}  // namespace
+}  // namespace convoy::testing
