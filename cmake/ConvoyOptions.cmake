@@ -29,7 +29,9 @@ if(CONVOY_SANITIZE)
   set(sanitize -fsanitize=${CONVOY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_compile_options(${sanitize})
   # g++ warns that ThreadSanitizer does not see Boost.Asio's fences.
-  add_compile_options($<$<STREQUAL:${CONVOY_SANITIZE},thread>:-Wno-tsan>)
+  if(CONVOY_SANITIZE STREQUAL "thread")
+    add_compile_options(-Wno-tsan)
+  endif()
   add_link_options(${sanitize})
 else()
   # The programs travel: they need libc and libm of the machine they run on and nothing else.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "shared/plan/stage_memory.h"
+#include "shared/stage/projection.h"
 
 namespace convoy {
 
@@ -19,20 +20,12 @@ void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weight
                          const Workspace& work, const StepView& step, const int32_t* block_tables,
                          int pages_per_row) const {
   const int columns = step.columns();
-  const int hidden = config_.hidden_size;
   const int heads = config_.num_attention_heads;
   const int kv_heads = config_.num_kv_heads;
   const int dim = config_.head_dim;
   OpSet& ops = device.ops();
 
-  ops.rms_norm(stream, {.x = work.residual.as<float>(),
-                        .out = work.normed.as<float>(),
-                        .weight = weights.vector("input_norm"),
-                        .rows = columns,
-                        .size = hidden,
-                        .x_row_stride = hidden,
-                        .out_row_stride = hidden,
-                        .eps = config_.rms_norm_eps});
+  normalise_residual(device, stream, config_, work, weights.vector("input_norm"), columns);
 
   // One row of the fused projection: [heads, 2, dim] queries and gates | [kv_heads, dim] keys |
   // [kv_heads, dim] values.
@@ -42,12 +35,7 @@ void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weight
   float* const gate = q + dim;
   float* const k = q + ptrdiff_t{2} * heads * dim;
   float* const v = k + ptrdiff_t{kv_heads} * dim;
-  ops.linear(stream, {.x = work.normed.as<float>(),
-                      .x_row_stride = hidden,
-                      .weight = qkv,
-                      .out = q,
-                      .out_row_stride = row,
-                      .rows = columns});
+  project(device, stream, work.normed.as<float>(), qkv, q, columns);
 
   const auto norm_and_rotate = [&](float* x, int count, ptrdiff_t head_stride,
                                    const float* weight) {
@@ -96,13 +84,8 @@ void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weight
                                .heads = heads,
                                .cache = planes,
                                .out = work.attended.as<float>()});
-  ops.linear(stream, {.x = work.attended.as<float>(),
-                      .x_row_stride = ptrdiff_t{heads} * dim,
-                      .weight = weights.linear("out"),
-                      .out = work.residual.as<float>(),
-                      .out_row_stride = hidden,
-                      .rows = columns,
-                      .accumulate = true});
+  project(device, stream, work.attended.as<float>(), weights.linear("out"),
+          work.residual.as<float>(), columns, true);
 }
 
 }  // namespace convoy

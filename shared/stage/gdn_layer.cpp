@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "shared/plan/stage_memory.h"
+#include "shared/stage/projection.h"
 
 namespace convoy {
 
@@ -18,20 +19,12 @@ GdnLayer::GdnLayer(Device& device, const ModelConfig& config, int layer, int sta
 void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
                    const StepView& step) const {
   const int columns = step.columns();
-  const int hidden = config_.hidden_size;
   const int value_heads = config_.linear_value_heads;
   const int value_size = value_heads * config_.linear_value_dim;
   const int channels = gdn_conv_channels(config_);
   OpSet& ops = device.ops();
 
-  ops.rms_norm(stream, {.x = work.residual.as<float>(),
-                        .out = work.normed.as<float>(),
-                        .weight = weights.vector("input_norm"),
-                        .rows = columns,
-                        .size = hidden,
-                        .x_row_stride = hidden,
-                        .out_row_stride = hidden,
-                        .eps = config_.rms_norm_eps});
+  normalise_residual(device, stream, config_, work, weights.vector("input_norm"), columns);
 
   // One row of the fused projection: u (q | k | v before the convolution) | z | b | a.
   const LinearWeight projection = weights.linear("qkvzba");
@@ -40,12 +33,7 @@ void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, con
   float* const z = u + channels;
   float* const b = z + value_size;
   float* const a = b + value_heads;
-  ops.linear(stream, {.x = work.normed.as<float>(),
-                      .x_row_stride = hidden,
-                      .weight = projection,
-                      .out = u,
-                      .out_row_stride = row,
-                      .rows = columns});
+  project(device, stream, work.normed.as<float>(), projection, u, columns);
 
   ops.causal_conv(stream, {.step = step,
                            .u = u,
@@ -93,13 +81,8 @@ void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, con
                               .heads = value_heads,
                               .size = config_.linear_value_dim,
                               .eps = config_.rms_norm_eps});
-  ops.linear(stream, {.x = work.attended.as<float>(),
-                      .x_row_stride = value_size,
-                      .weight = weights.linear("out"),
-                      .out = work.residual.as<float>(),
-                      .out_row_stride = hidden,
-                      .rows = columns,
-                      .accumulate = true});
+  project(device, stream, work.attended.as<float>(), weights.linear("out"),
+          work.residual.as<float>(), columns, true);
 }
 
 }  // namespace convoy
