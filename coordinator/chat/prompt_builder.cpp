@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/exit_code.h"
+#include "coordinator/chat/exact_json.h"
 #include "coordinator/chat/message_guard.h"
 
 namespace convoy {
@@ -49,6 +50,21 @@ CheckpointTemplate load_template(const std::filesystem::path& model_directory) {
   return std::move(*loaded);
 }
 
+// On the wire the arguments of a tool call are JSON in a string; templates want the object.
+void unpack_tool_arguments(json::object& message) {
+  auto* calls = message.if_contains("tool_calls");
+  if (calls == nullptr || !calls->is_array()) return;
+  for (json::value& call : calls->as_array()) {
+    json::object* object = call.if_object();
+    json::value* function = object == nullptr ? nullptr : object->if_contains("function");
+    if (function != nullptr) object = function->if_object();
+    json::value* arguments = object == nullptr ? nullptr : object->if_contains("arguments");
+    if (arguments == nullptr || !arguments->is_string()) continue;
+    auto parsed = parse_exact_json(arguments->get_string());
+    if (parsed && parsed.value().is_object()) *arguments = std::move(parsed).value();
+  }
+}
+
 bool ends_inside_reasoning(std::string_view rendered) {
   const size_t last = rendered.find_last_not_of(" \n");
   return last != std::string_view::npos && rendered.substr(0, last + 1).ends_with(kThinkBegin);
@@ -57,16 +73,9 @@ bool ends_inside_reasoning(std::string_view rendered) {
 }  // namespace
 
 Result<Conversation> parse_conversation(std::string_view text) {
-  json::error_code error;
-  json::stream_parser parser;
-  const size_t used = parser.write_some(text, error);
-  if (!error && used < text.size() &&
-      text.find_first_not_of(" \t\r\n", used) != std::string_view::npos)
-    error = json::error::extra_data;
-  if (!error) parser.finish(error);
-  if (error)
-    return Error{fmt::format("messages: not valid JSON near byte {}: {}", used, error.message())};
-  json::value value = parser.release();
+  auto parsed = parse_exact_json(text);
+  if (!parsed) return Error{fmt::format("messages: {}", parsed.error())};
+  json::value value = std::move(parsed).value();
 
   Conversation conversation;
   if (auto* object = value.if_object()) {
@@ -100,7 +109,10 @@ Result<ChatPrompt> PromptBuilder::build(const Conversation& conversation,
                                         std::optional<bool> enable_thinking) const {
   json::object context;
   context["messages"] = conversation.messages;
-  for (auto& message : context["messages"].as_array()) separate_reasoning(message.as_object());
+  for (auto& message : context["messages"].as_array()) {
+    separate_reasoning(message.as_object());
+    unpack_tool_arguments(message.as_object());
+  }
   if (!conversation.tools.empty()) context["tools"] = conversation.tools;
 
   MessageGuard guard(tokenizer_);

@@ -15,7 +15,7 @@ namespace convoy::jinja {
 namespace {
 
 constexpr std::string_view kDictMethods[] = {"copy", "get", "items", "keys", "values"};
-constexpr std::string_view kListMethods[] = {"count", "index"};
+constexpr std::string_view kListMethods[] = {"copy", "count", "index"};
 constexpr std::string_view kLoopMethods[] = {"changed", "cycle"};
 // Hugging Face's environment does not let templates change values.
 constexpr std::string_view kForbidden[] = {"append",     "clear",   "extend", "insert",
@@ -31,7 +31,8 @@ bool has_method(const Value& value, std::string_view name) {
   if (value.dict() != nullptr) return is_one_of(kDictMethods, name);
   if (value.is<const LoopState*>()) return is_one_of(kLoopMethods, name);
   const List* list = value.list();
-  return list != nullptr && list->kind <= ListKind::range && is_one_of(kListMethods, name);
+  return list != nullptr && list->kind <= ListKind::range && is_one_of(kListMethods, name) &&
+         (list->kind == ListKind::list || name != "copy");
 }
 
 bool is_forbidden(const Value& value, std::string_view name) {
@@ -116,7 +117,10 @@ Value call_dict_method(Budget& budget, const Value& receiver, std::string_view n
 Value call_list_method(Budget& budget, const List& list, std::string_view name,
                        Arguments arguments) {
   constexpr std::array<std::string_view, 1> kNames = {"value"};
-  const BoundArguments bound(name, std::move(arguments), kNames);
+  const bool copies = name == "copy";
+  const BoundArguments bound(name, std::move(arguments),
+                             copies ? std::span<const std::string_view>() : std::span(kNames));
+  if (copies) return make_list(budget, list.items);
   const Value& wanted = bound.at(0);
   Integer count = 0;
   for (size_t i = 0; i < list.items.size(); ++i) {

@@ -3,6 +3,8 @@
   check.py hf                     the trunk against transformers' Qwen3_5ForCausalLM (logits, one-step form, packing)
   check.py drafters VECTORS_DIR   the drafters against recorded outputs of the drafter authors' code, given as folders
                                   with config.json, model.safetensors (the drafter) and vectors.safetensors (two rounds)
+  check.py mtp                    the parallel MTP form against a loop that keeps a cache and drafts one token at a time
+  check.py rounds MODEL_DIR       the acceptance count against rounds really played, from the committed text alone
 """
 
 import json
@@ -12,8 +14,10 @@ import sys
 import torch
 from safetensors.torch import load_file
 
-from drafters import DFlash, DFlashConfig
-from trunk import Trunk, TrunkConfig
+import exporting
+import speculation
+from drafters import DFlash, DFlashConfig, Mtp
+from trunk import Trunk, TrunkConfig, rope_tables
 
 
 def worst(name, a, b, limit):
@@ -95,10 +99,108 @@ def check_drafters(folder):
             worst(f"{case.name} {r} drafts", drafts, v[f"{r}.draft_ids"].long(), 0)
 
 
+def mtp_row(mtp, hidden, embedding, position, cache):
+    """One MTP row by section 7.2 of the format's description: appends to cache = [keys, values], returns its output [H]."""
+    layer, c = mtp.layers[0], mtp.c
+    x = mtp.fc(torch.cat([mtp.pre_fc_norm_embedding(embedding), mtp.pre_fc_norm_hidden(hidden)]))[None, None]
+    cos, sin = rope_tables(torch.tensor([[position]]), c.rotary_dim, c.rope_theta)
+    q, gate, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+    cache[0].append(k[0, 0, 0])
+    cache[1].append(v[0, 0, 0])
+    weights = torch.softmax(q[0, :, 0] @ torch.stack(cache[0]).T * c.head_dim ** -0.5, -1)
+    x = x + layer.self_attn.finish((weights @ torch.stack(cache[1]))[None, :, None], gate)
+    x = x + layer.mlp(layer.post_attention_layernorm(x))
+    return mtp.norm(x)[0, 0]
+
+
+@torch.no_grad()
+def check_mtp():
+    torch.manual_seed(1)
+    mtp = Mtp(TrunkConfig()).eval()
+    for p in mtp.parameters():
+        p.add_(torch.randn_like(p) * 0.05)
+    t, steps = 9, 3
+    hidden, embeddings = torch.randn(1, t, 256), torch.randn(1, t + steps, 256)
+    outputs = mtp(hidden, embeddings, steps)
+    for p in (0, 4, t - 1):
+        cache = [[], []]
+        for row in range(p + 1):
+            m = mtp_row(mtp, hidden[0, row], embeddings[0, row + 1], row, cache)
+        for s in range(1, steps + 1):
+            worst(f"mtp row {p} step {s}", outputs[s - 1][0, p], m, 1e-4)
+            if s < steps:
+                m = mtp_row(mtp, m, embeddings[0, p + s + 1], p + s, cache)
+
+
+@torch.no_grad()
+def play(trunk, drafter, prompt, total, temperature, seed, stops, k):
+    """(rounds, text): speculation as an engine does it, every round computed anew from the committed ids."""
+    def trunk_on(ids, taps=()):
+        hidden, tapped = trunk(speculation.pad_to_chunks(torch.tensor([ids])), taps=taps)
+        return hidden[:, :len(ids)], [t[:, :len(ids)] for t in tapped]
+
+    def drawn(logits, index):
+        noise = speculation.gumbel(torch.tensor(seed), torch.tensor(index), trunk.c.vocab_size) if temperature else None
+        return int(speculation.draw(logits, noise, temperature))
+
+    text = prompt + [drawn(trunk.lm_head(trunk_on(prompt)[0][0, -1]), 0)]
+    rounds = 0
+    while len(text) < total and text[-1] not in stops:
+        drafts, at = [], len(text) - len(prompt)
+        if isinstance(drafter, Mtp):
+            hidden, cache = trunk_on(text[:-1])[0][0], [[], []]
+            for row in range(len(text) - 1):
+                m = mtp_row(drafter, hidden[row], trunk.model.embed_tokens.weight[text[row + 1]], row, cache)
+            for i in range(k):
+                drafts.append(drawn(trunk.lm_head(m), at + i))
+                m = mtp_row(drafter, m, trunk.model.embed_tokens.weight[drafts[-1]], len(text) - 1 + i, cache)
+        else:
+            features = torch.cat(trunk_on(text[:-1], drafter.c.target_layer_ids)[1], -1)
+            anchor = torch.tensor([[text[-1]]])
+            hidden = drafter(features, anchor, torch.tensor([[len(text) - 1]]), trunk.model.embed_tokens)[0, 0]
+            previous = text[-1]
+            for i in range(1, k + 1):
+                scores = trunk.lm_head(hidden[i])
+                if drafter.c.version == 2:
+                    scores = drafter.candidate_scores(scores, hidden[i], torch.tensor(previous))
+                previous = drawn(scores, at + i - 1)
+                drafts.append(previous)
+        logits = trunk.lm_head(trunk_on(text + drafts)[0][0, len(text) - 1:])
+        rounds += 1
+        for i, row in enumerate(logits):
+            text.append(drawn(row, at + i))
+            if len(text) == total or text[-1] in stops or i < k and drafts[i] != text[-1]:
+                break
+    return rounds, text
+
+
+def check_rounds(folder):
+    trunk, mtp, drafters = exporting.load_folder(folder)
+    prompts = [p["ids"] for p in json.loads((pathlib.Path(folder) / "acceptance.json").read_text())["prompts"][:2]]
+    stops, total = (4077, 4079), 112
+    every = {"mtp k=3": (mtp, 3), "dflash 7": drafters["dflash"], "dflash2 7": drafters["dflash2"]}
+    for temperature in (0.0, 0.8):
+        counted, (ids, _, lengths) = speculation.acceptance(trunk, every, prompts, total, temperature, 1000, stops, "cpu")
+        for name, drafter in every.items():
+            module, k = drafter if isinstance(drafter, tuple) else (drafter, drafter.c.block_size - 1)
+            played = [play(trunk, module, p, total, temperature, 1000 + i, stops, k) for i, p in enumerate(prompts)]
+            for (_, text), row, length in zip(played, ids.tolist(), lengths.tolist()):
+                if text != row[:length]:
+                    raise SystemExit(f"{name} T={temperature}: the text depends on the drafter")
+            rounds = sum(r for r, _ in played)
+            print(f"{name} T={temperature}: {rounds} rounds played, {counted[name]['rounds']} counted")
+            if rounds != counted[name]["rounds"]:
+                raise SystemExit("rounds differ")
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["hf"]:
+    if sys.argv[1:] == ["hf"]:
         check_hf()
+    elif sys.argv[1:] == ["mtp"]:
+        check_mtp()
     elif sys.argv[1:2] == ["drafters"] and len(sys.argv) == 3:
         check_drafters(sys.argv[2])
+    elif sys.argv[1:2] == ["rounds"] and len(sys.argv) == 3:
+        check_rounds(sys.argv[2])
     else:
         raise SystemExit(__doc__)

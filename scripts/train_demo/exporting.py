@@ -1,12 +1,15 @@
-"""Writes the trained modules as Hugging Face and z-lab lay them out: bf16, shards with an index, drafters in their own folders."""
+"""Writes the trained modules as Hugging Face and z-lab lay them out (bf16, shards with an index, a folder per drafter), and reads them."""
 
+import dataclasses
 import json
 import pathlib
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import tokenizing
+from drafters import DFlash, DFlashConfig, Mtp
+from trunk import Trunk, TrunkConfig
 
 SHARD_BYTES = 14_000_000
 
@@ -102,3 +105,24 @@ def save_drafter(drafter, folder):
     else:
         config.update(block_size=c.block_size, rope_theta=c.rope_theta, rope_scaling=None)
     write_json(folder / "config.json", dict(sorted(config.items())))
+
+
+def load_folder(folder):
+    """(trunk, mtp, {"dflash": ..., "dflash2": ...}) in fp32 on the CPU from a folder written by the functions above."""
+    folder = pathlib.Path(folder)
+    config = json.loads((folder / "config.json").read_text())
+    c = TrunkConfig(**{f.name: config[f.name] for f in dataclasses.fields(TrunkConfig) if f.name in config})
+    tensors = {}
+    for shard in sorted(folder.glob("model-*.safetensors")):
+        tensors.update(load_file(shard))
+    trunk, mtp = Trunk(c), Mtp(c)
+    trunk.load_state_dict({k: v.float() for k, v in tensors.items() if not k.startswith("mtp.")})
+    mtp.load_state_dict({k.removeprefix("mtp."): v.float() for k, v in tensors.items() if k.startswith("mtp.")})
+    drafters = {}
+    for name in ("dflash", "dflash2"):
+        drafter = DFlash(DFlashConfig.from_file(json.loads((folder / name / "config.json").read_text())))
+        drafter.load_state_dict({k: v.float() for k, v in load_file(folder / name / "model.safetensors").items()})
+        drafters[name] = drafter
+    for module in (trunk, mtp, *drafters.values()):
+        module.eval().requires_grad_(False)
+    return trunk, mtp, drafters
