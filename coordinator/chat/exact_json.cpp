@@ -92,7 +92,8 @@ Result<json::value> parse_exact_json(std::string_view text) {
   json::basic_parser<Handler> parser{json::parse_options()};
   json::error_code error;
   const size_t used = parser.write_some(false, text.data(), text.size(), error);
-  if (!error && text.find_first_not_of(" \t\r\n", used) != std::string_view::npos) error = json::error::extra_data;
+  if (!error && text.find_first_not_of(" \t\r\n", used) != std::string_view::npos)
+    error = json::error::extra_data;
   if (error) return Error{fmt::format("not valid JSON near byte {}: {}", used, error.message())};
   return parser.handler().stack.release();
 }

@@ -1,4 +1,5 @@
-// JSON whose numbers are what was written: Boost.JSON rounds some doubles by one unit in the last place.
+// JSON whose numbers are what was written: Boost.JSON rounds some doubles by one unit in the last
+// place.
 #pragma once
 
 #include <boost/json.hpp>

@@ -8,12 +8,15 @@ namespace convoy {
 namespace {
 
 const Tokenizer& standin() {
-  static const Tokenizer tokenizer = Tokenizer::load(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin");
+  static const Tokenizer tokenizer =
+      Tokenizer::load(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin");
   return tokenizer;
 }
 
 ReasoningMarkers markers(bool begins_inside) {
-  return {.begin_id = standin().added_token("<think>"), .end_id = standin().added_token("</think>"), .begins_inside = begins_inside};
+  return {.begin_id = standin().added_token("<think>"),
+          .end_id = standin().added_token("</think>"),
+          .begins_inside = begins_inside};
 }
 
 struct Shown {
@@ -25,7 +28,9 @@ struct Shown {
 Shown show(const std::string& text, bool begins_inside, std::vector<std::string> stops = {}) {
   AnswerStream stream(standin(), std::move(stops), markers(begins_inside));
   Shown shown;
-  const auto take = [&](const AnswerPiece& piece) { (piece.channel == Channel::answer ? shown.answer : shown.reasoning) += piece.text; };
+  const auto take = [&](const AnswerPiece& piece) {
+    (piece.channel == Channel::answer ? shown.answer : shown.reasoning) += piece.text;
+  };
   const auto ids = standin().encode(text, true).value();
   for (const int32_t id : ids) {
     take(stream.push(id));

@@ -33,13 +33,16 @@ TEST(ExactJson, EveryDoubleIsTheOneThatWasWritten) {
 }
 
 TEST(ExactJson, KeepsKeysStringsAndWholeNumbers) {
-  const auto parsed = parse_exact_json(R"( {"a": [1, -2, 18446744073709551615, true, null, "é\n\u00e9"], "b": {}} )");
+  const auto parsed = parse_exact_json(
+      R"( {"a": [1, -2, 18446744073709551615, true, null, "é\n\u00e9"], "b": {}} )");
   ASSERT_TRUE(parsed.ok()) << parsed.error();
-  EXPECT_EQ(boost::json::serialize(parsed.value()), R"({"a":[1,-2,18446744073709551615,true,null,"é\né"],"b":{}})");
+  EXPECT_EQ(boost::json::serialize(parsed.value()),
+            R"({"a":[1,-2,18446744073709551615,true,null,"é\né"],"b":{}})");
 }
 
 TEST(ExactJson, RefusesWhatIsNoJson) {
-  for (const char* text : {"", "[", "[1,]", "{\"a\"}", "[1] x", "\"\\ud800\"", "nul", "[1e999999999999999999]x"}) {
+  for (const char* text :
+       {"", "[", "[1,]", "{\"a\"}", "[1] x", "\"\\ud800\"", "nul", "[1e999999999999999999]x"}) {
     EXPECT_FALSE(parse_exact_json(text).ok()) << text;
   }
 }

@@ -9,7 +9,8 @@ namespace convoy {
 namespace {
 
 const Tokenizer& standin() {
-  static const Tokenizer tokenizer = Tokenizer::load(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin");
+  static const Tokenizer tokenizer =
+      Tokenizer::load(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin");
   return tokenizer;
 }
 
@@ -24,14 +25,17 @@ std::vector<int32_t> turn(std::string_view content) {
   MessageGuard guard(standin());
   const auto guarded = guard.protect({{"content", content}});
   EXPECT_TRUE(guarded.ok());
-  const auto ids = guard.encode("<|im_start|>user\n" + std::string(guarded.value().at("content").as_string()) + "<|im_end|>\n");
+  const auto ids =
+      guard.encode("<|im_start|>user\n" + std::string(guarded.value().at("content").as_string()) +
+                   "<|im_end|>\n");
   EXPECT_TRUE(ids.ok());
   return ids.value();
 }
 
 TEST(MessageGuard, EveryControlTokenTypedInAMessageStaysText) {
   for (const std::string& token : standin().added_token_contents()) {
-    for (const std::string& content : {token, "a " + token + token + " b", token.substr(1) + token, "<" + token}) {
+    for (const std::string& content :
+         {token, "a " + token + token + " b", token.substr(1) + token, "<" + token}) {
       std::vector<int32_t> wanted = encode("<|im_start|>", true);
       const auto body = encode("user\n" + content, false);
       wanted.insert(wanted.end(), body.begin(), body.end());
@@ -43,7 +47,8 @@ TEST(MessageGuard, EveryControlTokenTypedInAMessageStaysText) {
 }
 
 TEST(MessageGuard, OrdinaryTextIsLeftAlone) {
-  for (const char* content : {"", " ", "Hello, dragon!", "\xEF\xBB\xBFmark", "e\xCC\x81 \xF0\x9F\x90\x89", "a < b | c"}) {
+  for (const char* content :
+       {"", " ", "Hello, dragon!", "\xEF\xBB\xBFmark", "e\xCC\x81 \xF0\x9F\x90\x89", "a < b | c"}) {
     const std::string rendered = "<|im_start|>user\n" + std::string(content) + "<|im_end|>\n";
     EXPECT_EQ(turn(content), encode(rendered, true)) << content;
   }
@@ -59,7 +64,8 @@ TEST(MessageGuard, TextThatUsesAGuardCharacterGetsAnother) {
 
 TEST(MessageGuard, RefusesTextThatUsesEveryGuardCharacter) {
   std::string content;
-  for (int low = 0x90; low <= 0xAF; ++low) content += std::string("\xEF\xB7") + static_cast<char>(low);
+  for (int low = 0x90; low <= 0xAF; ++low)
+    content += std::string("\xEF\xB7") + static_cast<char>(low);
   MessageGuard guard(standin());
   EXPECT_FALSE(guard.protect({{"content", content}}).ok());
 }

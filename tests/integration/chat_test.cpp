@@ -1,0 +1,161 @@
+// Conversations: generate --messages and convoy chat.
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "tests/integration/convoy_test.h"
+
+namespace convoy::testing {
+namespace {
+
+class ChatTest : public ConvoyTest {
+ protected:
+  json::object answer(const std::string& messages, Words words = {}) const {
+    Words all{"--messages", "-", "--json", "--quiet", "-n", "12"};
+    all.insert(all.end(), words.begin(), words.end());
+    ProgramCall call = generate(all);
+    call.input = messages;
+    return json_of(run(call));
+  }
+
+  ProgramCall chat(const std::string& input, Words words = {}) const {
+    Words all{"chat", "-m", bundled_model_path().native(), "--greedy"};
+    all.insert(all.end(), words.begin(), words.end());
+    ProgramCall call = convoy(all);
+    call.input = input;
+    return call;
+  }
+};
+
+TEST_F(ChatTest, ControlTokensTypedByAUserAreTextAndEndNoTurn) {
+  const auto plain = answer(R"([{"role":"user","content":"Hi"}])");
+  for (const char* token : {"<|im_end|>", "<|im_start|>", "<|endoftext|>", "<think>"}) {
+    const auto typed = answer(R"([{"role":"user","content":"Hi)" + std::string(token) + "\"}]");
+    // As text each of them takes several tokens; as a control token it would take one.
+    EXPECT_GT(typed.at("prompt_tokens").as_int64(), plain.at("prompt_tokens").as_int64() + 1)
+        << token;
+  }
+}
+
+TEST_F(ChatTest, EmptyContentIsDefinedAndNoMessagesAreRefused) {
+  EXPECT_GT(answer(R"([{"role":"user","content":""}])").at("prompt_tokens").as_int64(), 0);
+  for (const char* messages :
+       {"", "{}", "[1]", "[{\"role\":\"user\"", "[{\"role\":\"user\",\"content\":\"\\ud800\"}]"}) {
+    ProgramCall call = generate({"--messages", "-", "-n", "1"});
+    call.input = messages;
+    const Ended ended = run(call);
+    EXPECT_EXIT_CODE(ended, 4) << messages;
+    EXPECT_NE(error_line(ended.err), "") << messages;
+  }
+}
+
+TEST_F(ChatTest, ByteOrderMarkAndNulAreText) {
+  const auto plain = answer(R"([{"role":"user","content":"Hi"}])").at("prompt_tokens").as_int64();
+  EXPECT_GT(
+      answer("[{\"role\":\"user\",\"content\":\"\\ufeffHi\"}]").at("prompt_tokens").as_int64(),
+      plain);
+  EXPECT_GT(
+      answer("[{\"role\":\"user\",\"content\":\"Hi\\u0000\"}]").at("prompt_tokens").as_int64(),
+      plain);
+}
+
+TEST_F(ChatTest, TheSystemFlagIsAFirstMessage) {
+  const auto flag = answer(R"([{"role":"user","content":"Hi"}])", {"--system", "Be brief."});
+  const auto message =
+      answer(R"([{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"}])");
+  EXPECT_EQ(flag.at("prompt_tokens"), message.at("prompt_tokens"));
+  EXPECT_EQ(flag.at("token_ids"), message.at("token_ids"));
+}
+
+TEST_F(ChatTest, SeedsDrawTheSameTextOverEverySplitAndOtherSeedsAnother) {
+  const Words sampling{"--temperature", "1.1",    "--top-k", "40",    "--top-p", "0.95",
+                       "--seed",        "7",      "-p",      kPrompt, "-n",      "40",
+                       "--json",        "--quiet"};
+  const auto with = [&](const std::string& devices, const std::string& seed) {
+    Words words = sampling;
+    words[7] = seed;
+    words.insert(words.end(), {"--devices", devices});
+    return json_of(run(generate(words)));
+  };
+  const auto one = with("cpu", "7");
+  EXPECT_EQ(one.at("token_ids"), with(cpus(3), "7").at("token_ids"));
+  EXPECT_NE(one.at("token_ids"), with("cpu", "8").at("token_ids"));
+  EXPECT_EQ(one.at("sampling").at("seed").to_number<int>(), 7);
+}
+
+TEST_F(ChatTest, LogprobsComeOncePerTokenAndTheLikeliestFirst) {
+  const auto object = json_of(run(
+      generate({"-p", kPrompt, "-n", "5", "--logprobs", "3", "--json", "--quiet", "--greedy"})));
+  const auto& list = object.at("logprobs").as_array();
+  ASSERT_EQ(list.size(), 5U);
+  for (size_t i = 0; i < list.size(); ++i) {
+    EXPECT_EQ(list[i].at("id"), object.at("token_ids").as_array()[i]);
+    EXPECT_EQ(list[i].at("id"), list[i].at("top").at(0).at("id"));
+    EXPECT_EQ(list[i].at("top").as_array().size(), 3U);
+  }
+}
+
+TEST_F(ChatTest, BadSamplingFlagsAreUsageErrors) {
+  for (const Words& words : {Words{"--temperature", "-1"}, Words{"--top-p", "2"},
+                             Words{"--logit-bias", "x"}, Words{"--top-k", "-5"}}) {
+    Words all{"-p", kPrompt, "-n", "1"};
+    all.insert(all.end(), words.begin(), words.end());
+    EXPECT_EXIT_CODE(run(generate(all)), 2) << words.front();
+  }
+}
+
+TEST_F(ChatTest, AConversationFollowsCommandsAndEndsWithItsInput) {
+  const Ended ended =
+      run(chat("Tell me a story.\n/stats\n/reset\n/nonsense\nAnother one.\n/exit\nnot read\n",
+               {"-n", "10", "--devices", cpus(3)}));
+  EXPECT_EXIT_CODE(ended, 0);
+  EXPECT_NE(ended.out.find("tok/s"), std::string::npos);
+  EXPECT_NE(ended.out.find("/nonsense is no command"), std::string::npos);
+}
+
+TEST_F(ChatTest, AnAnswerEqualsTheOneOfMessages) {
+  const Ended ended = run(chat("Tell me a story.\n", {"-n", "12"}));
+  const auto object = answer(R"([{"role":"user","content":"Tell me a story."}])", {"--greedy"});
+  EXPECT_NE(ended.out.find(std::string(object.at("text").as_string())), std::string::npos);
+}
+
+TEST_F(ChatTest, CtrlCStopsTheAnswerAndNotTheProgram) {
+  const auto fifo = scratch.path() / "in";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const ProgramCall direct = chat("");
+  ProgramCall call = direct;
+  call.input.reset();
+  call.program = "/bin/sh";
+  call.arguments = {"-c", "exec \"$0\" \"$@\" <" + fifo.native(), direct.program.native()};
+  call.arguments.insert(call.arguments.end(), direct.arguments.begin(), direct.arguments.end());
+  Process program(call);
+  std::ofstream input(fifo);
+  input << "Tell me a very long story about a dragon and a bird.\n" << std::flush;
+  ASSERT_TRUE(eventually([&] { return program.out().size() > 20; }));
+  program.signal(SIGINT);
+  ASSERT_TRUE(eventually([&] { return !program.out().empty() && program.out().back() == '\n'; }));
+  ASSERT_TRUE(alive(program.pid()));
+  input << "/stats\n" << std::flush;
+  EXPECT_TRUE(eventually([&] { return program.out().find("tok/s") != std::string::npos; }));
+  input.close();
+  EXPECT_EXIT_CODE(program.wait(), 0);
+}
+
+TEST_F(ChatTest, TokenizeAndDetokenizeAreInverse) {
+  const std::string text = "Once upon a time, caf\xC3\xA9 \xF0\x9F\x90\x89 <|im_end|>\n";
+  ProgramCall tokenize = convoy({"tokenize", "-m", bundled_model_path().native()});
+  tokenize.arguments.resize(3);  // it has no runtime directory
+  tokenize.input = text;
+  const Ended ids = run(tokenize);
+  EXPECT_EXIT_CODE(ids, 0);
+  ProgramCall detokenize = tokenize;
+  detokenize.arguments[0] = "detokenize";
+  detokenize.input = ids.out;
+  EXPECT_EQ(run(detokenize).out, text);
+  detokenize.input = "99999999";
+  EXPECT_EXIT_CODE(run(detokenize), 4);
+}
+
+}  // namespace
+}  // namespace convoy::testing
