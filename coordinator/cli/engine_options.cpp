@@ -21,8 +21,8 @@ constexpr int kMaxContext = 1 << 24;
 fs::path bundled_model() {
   const fs::path programs = program_directory();
   for (const fs::path& candidate :
-       {programs / "../models/standin", programs / "../share/convoy/models/standin",
-        programs / "../../../models/standin"}) {
+       {programs / "../models/convoy-stories", programs / "../share/convoy/models/convoy-stories",
+        programs / "../../../models/convoy-stories"}) {
     if (fs::exists(candidate / "config.json")) return candidate.lexically_normal();
   }
   throw StartError(fmt::format("the bundled model is not beside {}; name a model with --model",

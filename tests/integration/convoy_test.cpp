@@ -10,7 +10,7 @@ namespace convoy::testing {
 namespace fs = std::filesystem;
 
 fs::path bundled_model_path() {
-  return fs::path(CONVOY_SOURCE_DIR) / "models/standin";
+  return fs::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin";
 }
 
 std::string cpus(int count) {

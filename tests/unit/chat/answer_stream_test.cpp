@@ -9,7 +9,7 @@ namespace {
 
 const Tokenizer& standin() {
   static const Tokenizer tokenizer =
-      Tokenizer::load(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin");
+      Tokenizer::load(std::filesystem::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin");
   return tokenizer;
 }
 

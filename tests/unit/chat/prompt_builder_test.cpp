@@ -20,7 +20,7 @@ struct Model {
 };
 
 const Model& standin() {
-  static const Model model(fs::path(CONVOY_SOURCE_DIR) / "models/standin");
+  static const Model model(fs::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin");
   return model;
 }
 const Model& qwen3() {

@@ -114,7 +114,7 @@ TEST_F(CheckpointTemplateFiles, BadFilesAreRefusedByName) {
 }
 
 TEST(CheckpointTemplate, BundledModelHasOne) {
-  const auto loaded = CheckpointTemplate::load(CONVOY_SOURCE_DIR "/models/standin");
+  const auto loaded = CheckpointTemplate::load(CONVOY_SOURCE_DIR "/tests/fixtures/standin");
   ASSERT_TRUE(loaded.has_value());
   const auto result = loaded->render(
       boost::json::parse(

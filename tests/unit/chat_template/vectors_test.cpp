@@ -63,7 +63,7 @@ TEST_F(ChatTemplateVectors, Qwen35StyleRendersAllConversations) {
 
 TEST_F(ChatTemplateVectors, BundledModelRendersAllConversations) {
   const auto config = boost::json::parse(
-      template_test::read_text(CONVOY_SOURCE_DIR "/models/standin/tokenizer_config.json"));
+      template_test::read_text(CONVOY_SOURCE_DIR "/tests/fixtures/standin/tokenizer_config.json"));
   const auto vectors = fixture_json("standin_vectors.json");
   EXPECT_GE(vectors.as_array().size(), 20u);
   expect_conversations(ChatTemplate::parse(text_of(config.at("chat_template")), "t"),

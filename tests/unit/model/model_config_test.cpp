@@ -46,7 +46,7 @@ ModelConfig parsed_with(const std::string& key, const std::string& value) {
 
 TEST(ModelConfig, ReadsEveryValueOfTheStandInModel) {
   const ModelConfig config =
-      read_model_config(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin");
+      read_model_config(std::filesystem::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin");
   EXPECT_EQ(config.model_type, "qwen3_5_text");
   EXPECT_EQ(config.vocab_size, 4096);
   EXPECT_EQ(config.hidden_size, 256);

@@ -8,7 +8,7 @@
 namespace convoy {
 
 inline ModelConfig standin_config() {
-  return read_model_config(std::filesystem::path(CONVOY_SOURCE_DIR) / "models/standin");
+  return read_model_config(std::filesystem::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin");
 }
 
 /// The shape of the 27B checkpoints (model-reference 1.3): 64 layers, every fourth is full

@@ -24,7 +24,7 @@ using text_test::read_text;
 using text_test::small_tokenizer;
 using Ids = std::vector<int32_t>;
 
-const std::filesystem::path kStandin = CONVOY_SOURCE_DIR "/models/standin";
+const std::filesystem::path kStandin = CONVOY_SOURCE_DIR "/tests/fixtures/standin";
 const std::filesystem::path kVectors =
     CONVOY_SOURCE_DIR "/tests/unit/text/fixtures/standin_vectors.json";
 const std::filesystem::path kQwen3 = CONVOY_SOURCE_DIR "/../shared/qwen3-tokenizer";
