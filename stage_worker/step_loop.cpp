@@ -99,7 +99,8 @@ Status StepLoop::execute(const ConstStepEntry& entry, HealthState& health) {
 
   const uint32_t columns = header.lanes * header.width;
   const size_t column_bytes = static_cast<size_t>(executor_.hidden()) * sizeof(float);
-  const auto due = Clock::now();
+  // A generated token is due as soon as the one before has left; a prompt when its step arrives.
+  const auto due = header.kind == StepKind::decode && last_sent_ ? *last_sent_ : Clock::now();
   std::array<uint32_t, kMaxLanes> live{};
   const auto received = incoming_.receive(stream_, executor_.residual(), columns * column_bytes,
                                           columns, {live.data(), header.lanes});
@@ -124,6 +125,7 @@ Status StepLoop::execute(const ConstStepEntry& entry, HealthState& health) {
   const Transfer sent = outgoing_.send(stream_, payload, sent_columns * column_bytes, sent_columns,
                                        {live.data(), header.lanes});
   if (sent == Transfer::aborted) return Error{"outgoing link aborted"};
+  last_sent_ = Clock::now();
   health.add_step(seconds_between(begin, end), seconds_between(due, begin));
   health.add_traffic(columns * column_bytes, sent_columns * column_bytes);
   health.set_state(proto::StageHealth::READY);

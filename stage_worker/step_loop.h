@@ -1,8 +1,10 @@
 // Executes step-ring entries in order: receive the residual, run the layers, pass it on.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "base/result.h"
 #include "control.pb.h"
@@ -50,6 +52,7 @@ class StepLoop {
   StepRingReader ring_;
   StageLinkReceiver incoming_;
   StageLinkSender outgoing_;
+  std::optional<std::chrono::steady_clock::time_point> last_sent_;  // when the step before left
 };
 
 }  // namespace convoy
