@@ -3,6 +3,7 @@
 set(CONVOY_CUDA AUTO CACHE STRING "Build the CUDA targets: AUTO (if nvcc 12.8 or newer is found), ON or OFF")
 set_property(CACHE CONVOY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(CONVOY_SANITIZE "" CACHE STRING "Sanitizers for every target, e.g. address,undefined or thread")
+option(CONVOY_FUZZ "Build the libFuzzer programs (needs clang; scripts/fuzz does it)" OFF)
 option(CONVOY_BENCHMARKS "Build the micro-benchmarks" OFF)
 
 set(CMAKE_CXX_STANDARD 20)
@@ -22,7 +23,7 @@ endif()
 # compiler (where a fused multiply-add is meant it is written), so that every variant has the same bits.
 add_library(convoy_flags INTERFACE)
 target_compile_options(convoy_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor -Werror -Wno-restrict -ffp-contract=off -fvisibility=hidden>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor -Werror $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -ffp-contract=off -fvisibility=hidden>)
 target_include_directories(convoy_flags INTERFACE ${PROJECT_SOURCE_DIR})
 
 if(CONVOY_SANITIZE)
