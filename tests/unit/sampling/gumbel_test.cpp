@@ -31,7 +31,7 @@ TEST(Philox, GivesTheKnownAnswersOfRandom123) {
 TEST(RandomWord, UsesEveryBitOfSeedAndTokenIndex) {
   const uint64_t seed = 0x0123456789abcdefU, token = 0x1122334455667788U;
   EXPECT_EQ(draw::random_word(seed, token, 77),
-            philox({0x55667788, 0x11223344, 77, 0}, 0x89abcdef, 0x01234567)[0]);
+            philox({0x55667788, 77, 0x11223344, 0}, 0x89abcdef, 0x01234567)[0]);
   const uint32_t word = draw::random_word(seed, token, 77);
   for (int bit = 0; bit < 64; ++bit) {
     EXPECT_NE(draw::random_word(seed ^ (uint64_t{1} << bit), token, 77), word) << bit;
@@ -106,9 +106,9 @@ TEST(GumbelNoise, IsFiniteAndWithinItsErrorBoundAtBothEnds) {
 // Frozen: a change here changes what every seed says.
 TEST(GumbelNoise, HasTheseBits) {
   EXPECT_EQ(draw::bits_of(draw::gumbel_noise(0, 0, 0)), 0x3dadb63fU);
-  EXPECT_EQ(draw::bits_of(draw::gumbel_noise(42, 7, 248076)), 0xbeb98c1aU);
+  EXPECT_EQ(draw::bits_of(draw::gumbel_noise(42, 7, 248076)), 0x3f899fa1U);
   EXPECT_EQ(draw::bits_of(draw::gumbel_noise(0xfedcba9876543210U, 1ULL << 40, 151643)),
-            0x3fea7616U);
+            0xbe94576fU);
   uint64_t hash = 0xcbf29ce484222325U;
   for (const uint32_t word : test_words())
     hash = (hash ^ draw::bits_of(noise_of(word))) * 0x100000001b3U;
