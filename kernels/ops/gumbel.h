@@ -98,7 +98,8 @@ CONVOY_DRAW PhiloxWords philox4x32_10(PhiloxWords counter, uint32_t key0, uint32
 }
 
 /// The 32 random bits of an id: word 0 of Philox with key = seed (low word first) and counter =
-/// (token index low, id, token index high, 0). Counters with a last word other than 0 are free for other uses.
+/// (token index low, id, token index high, 0). Counters with a last word other than 0 are free for
+/// other uses.
 CONVOY_DRAW uint32_t random_word(uint64_t seed, uint64_t token_index, int32_t id) {
   const PhiloxWords counter = {{static_cast<uint32_t>(token_index), static_cast<uint32_t>(id),
                                 static_cast<uint32_t>(token_index >> 32), 0}};

@@ -13,7 +13,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kStandIn = std::filesystem::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin";
+const std::filesystem::path kStandIn =
+    std::filesystem::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin";
 
 std::vector<RequiredTensor> all_tensors(const ModelConfig& config) {
   std::vector<RequiredTensor> tensors = root_tensors(config);

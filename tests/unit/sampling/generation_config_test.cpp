@@ -95,7 +95,8 @@ TEST(GenerationConfig, BrokenDocumentsAreRefusedAtEveryLength) {
 }
 
 TEST(GenerationConfig, OfTheStandInModelIsGreedy) {
-  const SamplingOptions options = read_generation_config(CONVOY_SOURCE_DIR "/tests/fixtures/standin");
+  const SamplingOptions options =
+      read_generation_config(CONVOY_SOURCE_DIR "/tests/fixtures/standin");
   EXPECT_TRUE(options.is_greedy());
   EXPECT_EQ(options.temperature, 1.0);
 }

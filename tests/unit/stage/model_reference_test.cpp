@@ -1,5 +1,5 @@
-// The bundled model, and the earlier one that other fixtures were made with, against their reference outputs (fp32 of transformers, fp64 of an independent
-// forward pass).
+// The bundled model, and the earlier one that other fixtures were made with, against their
+// reference outputs (fp32 of transformers, fp64 of an independent forward pass).
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,6 @@ namespace fs = std::filesystem;
 namespace json = boost::json;
 constexpr int kContext = 512;
 constexpr float kLogitTolerance = 2e-4F;
-
 
 json::value read_json(const fs::path& path) {
   std::ifstream in(path);
@@ -86,8 +85,11 @@ TEST_P(ModelReference, PromptsOf1To300TokensGiveTheReferenceIdsAndLogits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ModelReference, ::testing::Values("models/convoy-stories", "tests/fixtures/standin"),
-                         [](const auto& param) { return param.index == 0 ? "Bundled" : "Standin"; });
+INSTANTIATE_TEST_SUITE_P(Models, ModelReference,
+                         ::testing::Values("models/convoy-stories", "tests/fixtures/standin"),
+                         [](const auto& param) {
+                           return param.index == 0 ? "Bundled" : "Standin";
+                         });
 
 }  // namespace
 }  // namespace convoy

@@ -147,10 +147,12 @@ TEST(TokenizerExactness, Qwen3VectorsAreExactAndTheFileLoadsInTime) {
   }
 }
 
-// Two thousand texts of mixed scripts, emoji, odd spaces, code, combining marks and control markers.
+// Two thousand texts of mixed scripts, emoji, odd spaces, code, combining marks and control
+// markers.
 TEST(TokenizerExactness, Qwen3IsExactOnRandomTexts) {
   const Tokenizer tokenizer = Tokenizer::load(kQwen3);
-  const auto vectors = json::parse(read_text(CONVOY_SOURCE_DIR "/tests/unit/text/fixtures/qwen3_vectors.json"));
+  const auto vectors =
+      json::parse(read_text(CONVOY_SOURCE_DIR "/tests/unit/text/fixtures/qwen3_vectors.json"));
   ASSERT_EQ(vectors.at("vectors").as_array().size(), 2000u);
   for (const auto& entry : vectors.at("vectors").as_array()) {
     const auto text = to_string(entry.at("text"));
