@@ -68,8 +68,9 @@ TEST_F(PoolTest, WaitsFreesAndWaitsAgain) {
   const StageState after = await_state(1, "waiting", "p");
   EXPECT_EQ(after.pid, before.pid);
   EXPECT_EQ(after.all.at("weight_bytes").to_number<uint64_t>(), 0U);
-  // The C library keeps a little; the weights and planes of the stage are more than 10 MB.
-  EXPECT_LT(resident_bytes(after.pid), idle + 6'000'000);
+  // The C library keeps a little; the weights and planes of the stage are more than 10 MB. A
+  // sanitizer's shadow memory is resident too.
+  if (CONVOY_TEST_TIME_FACTOR == 1) EXPECT_LT(resident_bytes(after.pid), idle + 6'000'000);
   down();
 }
 
@@ -228,7 +229,9 @@ TEST_F(PoolTest, JunkConnectionsHarmNobody) {
       {"wrong version", frame_of(hello_99)},
       {"no Hello", frame_of(get_health)},
       {"half a frame", frame_of(hello_1).substr(0, 6)},
-      {"Hello and half a frame", frame_of(hello_1) + std::string("\x10\x00\x00\x00ab", 6)},
+      {"Hello and half a frame", frame_of(hello_1) + std::string("\x10\x00\x00\x00"
+                                                                 "ab",
+                                                                 6)},
       {"empty message", frame_of(hello_1) + frame_of(std::string("\x7A\x00", 2))},
       // LoadStage{model_directory: "/nowhere"} and OpenLinks without descriptors.
       {"a model that is not there",
