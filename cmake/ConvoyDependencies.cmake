@@ -34,7 +34,7 @@ function(convoy_static_archive name file header)
 endfunction()
 convoy_static_archive(convoy_pcre2 libpcre2-8.a pcre2.h)
 set_target_properties(convoy_pcre2 PROPERTIES INTERFACE_COMPILE_DEFINITIONS PCRE2_CODE_UNIT_WIDTH=8)
-convoy_static_archive(convoy_icudata libicudata.a unicode/utypes.h)
+add_library(convoy_icudata STATIC ${PROJECT_SOURCE_DIR}/cmake/icudata_impl.cpp)
 convoy_static_archive(convoy_icuuc libicuuc.a unicode/normalizer2.h)
 set_target_properties(convoy_icuuc PROPERTIES INTERFACE_LINK_LIBRARIES "convoy_icudata;${CMAKE_DL_LIBS}")
 
