@@ -7,7 +7,7 @@ namespace convoy::testing {
 namespace {
 
 // Greedy continuation of kPrompt by the bundled model, as reference.json has it: ids 11 396 282 258
-// 390 466 407 403 13 …
+// 390 465 407 403 13 …
 constexpr const char* kNineTokens = ", there was a little girl named Lily.";
 
 class GenerateTest : public ConvoyTest {

@@ -49,7 +49,8 @@ class ConvoyTest : public ::testing::Test {
 
   /// `convoy WORDS --runtime-dir …`
   ProgramCall convoy(Words words) const;
-  /// `convoy generate -m <bundled> WORDS --runtime-dir …`; a -m in `words` replaces the bundled
+  /// `convoy generate -m <bundled> WORDS --runtime-dir …`; greedy unless `words` has a
+  /// --temperature; a -m in `words` replaces the bundled
   /// model.
   ProgramCall generate(Words words) const;
   /// As above on `devices`, with CONVOY_TEST_HOLD=`hold` and the workers' log at level info.

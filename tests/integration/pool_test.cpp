@@ -70,7 +70,9 @@ TEST_F(PoolTest, WaitsFreesAndWaitsAgain) {
   EXPECT_EQ(after.all.at("weight_bytes").to_number<uint64_t>(), 0U);
   // The C library keeps a little; the weights and planes of the stage are more than 10 MB. A
   // sanitizer's shadow memory is resident too.
-  if (CONVOY_TEST_TIME_FACTOR == 1) EXPECT_LT(resident_bytes(after.pid), idle + 6'000'000);
+  if (CONVOY_TEST_TIME_FACTOR == 1) {
+    EXPECT_LT(resident_bytes(after.pid), idle + 6'000'000);
+  }
   down();
 }
 

@@ -13,8 +13,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kStandIn =
-    std::filesystem::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin";
+const std::filesystem::path kBundled =
+    std::filesystem::path(CONVOY_SOURCE_DIR) / "models/convoy-stories";
 
 std::vector<RequiredTensor> all_tensors(const ModelConfig& config) {
   std::vector<RequiredTensor> tensors = root_tensors(config);
@@ -74,18 +74,18 @@ TEST(Checkpoint, OpensEveryLayoutAndGivesTheBytesOfEveryTensor) {
   }
 }
 
-TEST(Checkpoint, OpensTheStandInModelAndAccountsForEveryByte) {
-  const Checkpoint checkpoint = Checkpoint::open(kStandIn);
+TEST(Checkpoint, OpensTheBundledModelAndAccountsForEveryByteOfItsTrunk) {
+  const Checkpoint checkpoint = Checkpoint::open(kBundled);
   uint64_t sum =
       checkpoint.embedding_bytes() + checkpoint.final_norm_bytes() + checkpoint.head_bytes();
   for (int layer = 0; layer < 12; ++layer) sum += checkpoint.layer_bytes(layer);
-  EXPECT_EQ(sum, 31061904U);  // total_size in its index
+  EXPECT_EQ(sum, 31061904U);  // total_size of its index less the MTP tensors
   EXPECT_EQ(checkpoint.embedding_bytes(), 4096U * 256 * 2);
   EXPECT_EQ(checkpoint.head_bytes(), 4096U * 256 * 2);
   EXPECT_EQ(checkpoint.final_norm_bytes(), 512U);
   EXPECT_EQ(checkpoint.tensor("layers.3.self_attn.q_proj.weight").shape,
             (std::vector<int64_t>{1024, 256}));
-  EXPECT_EQ(checkpoint.tensor("layers.0.linear_attn.A_log").offset, 8U + 7944 + 2097664);
+  EXPECT_EQ(checkpoint.tensor("layers.0.linear_attn.A_log").offset, 8U + 7728 + 2097664);
   const std::vector<float> a_log = to_f32(checkpoint.map("layers.0.linear_attn.A_log"));
   ASSERT_EQ(a_log.size(), 4U);
   for (const float value : a_log) EXPECT_TRUE(value > -10 && value < 10) << value;
@@ -228,11 +228,11 @@ TEST(Checkpoint, OpeningMapsNothingAndALayerMapsItsOwnBytesOnly) {
 }
 
 TEST(Checkpoint, TheStandInMapsWhatIsAskedForAndNoMore) {
-  const Checkpoint checkpoint = Checkpoint::open(kStandIn);
-  EXPECT_EQ(mappings_under(kStandIn), 0);
+  const Checkpoint checkpoint = Checkpoint::open(kBundled);
+  EXPECT_EQ(mappings_under(kBundled), 0);
   const MappedTensor tensor = checkpoint.map("layers.5.mlp.up_proj.weight");
   EXPECT_EQ(checkpoint.mapped_bytes(), 768U * 256 * 2);
-  EXPECT_EQ(mappings_under(kStandIn), 1);
+  EXPECT_EQ(mappings_under(kBundled), 1);
 }
 
 TEST(MappedTensor, MovingKeepsOneMappingAndUnmapsIt) {

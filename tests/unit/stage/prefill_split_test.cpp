@@ -60,7 +60,7 @@ std::vector<float> run(StagePipeline& model, const std::vector<int32_t>& prompt,
 
 class Determinism : public ::testing::Test {
  protected:
-  static fs::path model_path() { return fs::path(CONVOY_SOURCE_DIR) / "tests/fixtures/standin"; }
+  static fs::path model_path() { return fs::path(CONVOY_SOURCE_DIR) / "models/convoy-stories"; }
   std::vector<float> reference(const std::vector<int32_t>& prompt) {
     StagePipeline model(model_path(), options());
     return run(model, prompt, kContext, 6);
