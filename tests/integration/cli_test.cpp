@@ -136,12 +136,14 @@ TEST_F(GenerateTest, StopStringsEndTheTextBeforeThem) {
 }
 
 TEST_F(GenerateTest, EosEndsTheTextUnlessIgnored) {
-  const auto stopped = as_json({"-p", "The little bird was sad because", "-n", "60"});
-  EXPECT_EQ(stopped.at("stop_id").as_int64(), 4077);
-  EXPECT_EQ(stopped.at("completion_tokens").as_int64(), 54);
-  const auto ignored =
-      as_json({"-p", "The little bird was sad because", "-n", "60", "--ignore-eos"});
-  EXPECT_EQ(ignored.at("completion_tokens").as_int64(), 60);
+  // The dragon's story of reference.json: 158 tokens, then <|im_end|>.
+  const json::value references = json::parse(read_file(bundled_model_path() / "reference.json"));
+  const std::string prompt = references.at(5).at("prompt").as_string().c_str();
+  const auto stopped = as_json({"-p", prompt, "--specials", "-n", "170"});
+  EXPECT_EQ(stopped.at("stop_id").as_int64(), 4079);
+  EXPECT_EQ(stopped.at("completion_tokens").as_int64(), 158);
+  const auto ignored = as_json({"-p", prompt, "--specials", "-n", "170", "--ignore-eos"});
+  EXPECT_EQ(ignored.at("completion_tokens").as_int64(), 170);
   EXPECT_EQ(ignored.at("finish_reason").as_string(), "length");
   EXPECT_TRUE(ignored.at("stop_id").is_null());
   // Special tokens have no text.
