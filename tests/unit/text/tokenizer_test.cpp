@@ -27,7 +27,7 @@ using Ids = std::vector<int32_t>;
 const std::filesystem::path kStandin = CONVOY_SOURCE_DIR "/tests/fixtures/standin";
 const std::filesystem::path kVectors =
     CONVOY_SOURCE_DIR "/tests/unit/text/fixtures/standin_vectors.json";
-const std::filesystem::path kQwen3 = CONVOY_SOURCE_DIR "/../shared/qwen3-tokenizer";
+const std::filesystem::path kQwen3 = CONVOY_BUILD_DIR "/fixtures/qwen3-tokenizer";
 
 // Processor time, so that a busy machine does not fail a test.
 class Stopwatch {
