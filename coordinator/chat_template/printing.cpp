@@ -255,7 +255,7 @@ std::string real_text(double value) {
     return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
   if (count <= exponent + 1)
     return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
-  const auto point = static_cast<size_t>(exponent + 1);
+  const auto point = static_cast<size_t>(exponent) + 1;
   return out + digits.substr(0, point) + "." + digits.substr(point);
 }
 

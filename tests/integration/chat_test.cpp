@@ -84,6 +84,21 @@ TEST_F(ChatTest, SeedsDrawTheSameTextOverEverySplitAndOtherSeedsAnother) {
   EXPECT_EQ(one.at("sampling").at("seed").to_number<int>(), 7);
 }
 
+// The first byte of an emoji, forced again and again: no character is ever whole, and the limit
+// ends the text inside one.
+TEST_F(ChatTest, CharactersThatNeverBecomeWholeAreReplacedAndTheStreamEqualsTheJsonText) {
+  ProgramCall tokenize = convoy({"tokenize", "-m", bundled_model_path().native()});
+  tokenize.arguments.resize(3);
+  tokenize.input = "\xF0\x9F\x90\x89";
+  const std::string first_byte = run(tokenize).out.substr(0, run(tokenize).out.find(' '));
+  const Words words{"-p", kPrompt, "-n", "3", "--quiet", "--logit-bias", first_byte + "=1e9"};
+  Words with_json = words;
+  with_json.emplace_back("--json");
+  const std::string replaced = "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD";
+  EXPECT_EQ(json_of(run(generate(with_json))).at("text").as_string(), replaced);
+  EXPECT_EQ(run(generate(words)).out, replaced);
+}
+
 TEST_F(ChatTest, LogprobsComeOncePerTokenAndTheLikeliestFirst) {
   const auto object = json_of(run(
       generate({"-p", kPrompt, "-n", "5", "--logprobs", "3", "--json", "--quiet", "--greedy"})));
