@@ -102,13 +102,14 @@ Value make_list(Budget& budget, std::vector<Value> items, ListKind kind) {
 Value make_dict(Budget& budget, std::vector<std::pair<Value, Value>> entries) {
   auto dict = std::make_shared<Dict>();
   dict->charge = MemoryCharge(budget, sizeof(Dict) + entries.size() * 2 * sizeof(Value));
-  for (auto& [key, value] : entries) {
-    check_storable(value, "a dict");
-    dict->nesting = std::max(dict->nesting, 1 + nesting_of(value));
-    if (const Value* present = find_key(budget, *dict, key)) {
-      *const_cast<Value*>(present) = std::move(value);  // NOLINT: our own dict, not shared yet
+  for (std::pair<Value, Value>& entry : entries) {
+    check_storable(entry.second, "a dict");
+    dict->nesting = std::max(dict->nesting, 1 + nesting_of(entry.second));
+    if (const Value* present = find_key(budget, *dict, entry.first)) {
+      *const_cast<Value*>(present) =
+          std::move(entry.second);  // NOLINT: our own dict, not shared yet
     } else {
-      dict->entries.emplace_back(std::move(key), std::move(value));
+      dict->entries.push_back(std::move(entry));
     }
   }
   check_nesting(dict->nesting);
