@@ -31,13 +31,6 @@ Engine::Engine(const Parts& parts, const LoadProgress& progress)
                 progress),
       pages_(limits_.page_groups) {}
 
-StageMemory Engine::memory() const {
-  StageMemory memory = executor_.memory();
-  memory.weight_bytes += root_.memory().weight_bytes;
-  memory.workspace_bytes += root_.memory().workspace_bytes;
-  return memory;
-}
-
 // Runs the planned step on rank 0 and passes it on. `ids` has one token per column.
 Status Engine::issue(std::span<const int32_t> ids) {
   if (cancelled_()) return Error{"cancelled"};

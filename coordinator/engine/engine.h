@@ -53,9 +53,7 @@ class Engine {
   /// vocab_size values.
   void copy_logits(int lane, std::span<float> out);
   int vocab_size() const { return root_.vocab_size(); }
-  int max_lanes() const { return limits_.lanes; }
   const StageLimits& limits() const { return limits_; }
-  StageMemory memory() const;
 
  private:
   Status issue(std::span<const int32_t> ids);

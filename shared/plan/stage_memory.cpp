@@ -25,7 +25,7 @@ WorkspaceWidths workspace_widths(const ModelConfig& c, LayerRange layers) {
       if (spec.role == "out") w.attended = std::max<int64_t>(w.attended, spec.in_features);
     }
     if (!is_attention(c, layer)) {
-      w.mixed = gdn_conv_channels(c);
+      w.mixed = c.conv_channels();
       w.gates = 2 * int64_t{c.linear_value_heads};
     }
   }
@@ -44,7 +44,7 @@ uint64_t gdn_state_bytes(const ModelConfig& c) {
 }
 
 uint64_t conv_state_bytes(const ModelConfig& c) {
-  return sizeof(float) * static_cast<uint64_t>(gdn_conv_channels(c)) *
+  return sizeof(float) * static_cast<uint64_t>(c.conv_channels()) *
          static_cast<uint64_t>(c.conv_kernel - 1);
 }
 

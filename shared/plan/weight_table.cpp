@@ -25,7 +25,7 @@ void add_attention(const ModelConfig& c, std::vector<WeightSpec>& table) {
 }
 
 void add_gdn(const ModelConfig& c, std::vector<WeightSpec>& table) {
-  const int channels = gdn_conv_channels(c);
+  const int channels = c.conv_channels();
   const int value_size = c.linear_value_heads * c.linear_value_dim;
   table.push_back({"qkvzba",
                    {"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight",
@@ -45,10 +45,6 @@ void add_gdn(const ModelConfig& c, std::vector<WeightSpec>& table) {
 }
 
 }  // namespace
-
-int gdn_conv_channels(const ModelConfig& c) {
-  return 2 * c.linear_key_heads * c.linear_key_dim + c.linear_value_heads * c.linear_value_dim;
-}
 
 std::vector<WeightSpec> layer_weight_table(const ModelConfig& c, int layer) {
   std::vector<WeightSpec> table;

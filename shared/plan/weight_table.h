@@ -39,7 +39,4 @@ std::vector<WeightSpec> root_weight_table(const ModelConfig& config);
 /// Bytes of one weight in device memory.
 uint64_t weight_bytes(const WeightSpec& spec, DeviceKind kind);
 
-/// Channels of the GDN convolution: q, k and v side by side.
-int gdn_conv_channels(const ModelConfig& config);
-
 }  // namespace convoy

@@ -21,7 +21,7 @@ void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, con
   const int columns = step.columns();
   const int value_heads = config_.linear_value_heads;
   const int value_size = value_heads * config_.linear_value_dim;
-  const int channels = gdn_conv_channels(config_);
+  const int channels = config_.conv_channels();
   OpSet& ops = device.ops();
 
   normalise_residual(device, stream, config_, work, weights.vector("input_norm"), columns);
