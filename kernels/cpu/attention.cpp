@@ -33,8 +33,10 @@ void write_column(const KvWriteArgs& args, int column) {
   for (size_t head = 0; head < static_cast<size_t>(cache.kv_heads); ++head) {
     const size_t at =
         ((page * static_cast<size_t>(cache.kv_heads) + head) * kPageTokens + slot) * dim;
-    const float* k = args.k + column * args.k_column_stride + static_cast<ptrdiff_t>(head * dim);
-    const float* v = args.v + column * args.v_column_stride + static_cast<ptrdiff_t>(head * dim);
+    const float* k = static_cast<const float*>(args.k) + column * args.k_column_stride +
+                     static_cast<ptrdiff_t>(head * dim);
+    const float* v = static_cast<const float*>(args.v) + column * args.v_column_stride +
+                     static_cast<ptrdiff_t>(head * dim);
     std::memcpy(static_cast<float*>(cache.k) + at, k, dim * sizeof(float));
     std::memcpy(static_cast<float*>(cache.v) + at, v, dim * sizeof(float));
   }
@@ -96,6 +98,15 @@ void CpuOpSet::kv_write(Stream& /*stream*/, const KvWriteArgs& args) {
                      });
 }
 
+void CpuOpSet::update_block_tables(Stream& /*stream*/, const BlockTableArgs& args) {
+  for (int i = 0; i < args.count; ++i) {
+    const BlockTableDelta& delta = args.deltas[i];
+    CONVOY_CHECK_OP(delta.block, <, args.max_pages_per_row);
+    args.tables[static_cast<ptrdiff_t>(delta.kv_row) * args.max_pages_per_row + delta.block] =
+        delta.page;
+  }
+}
+
 void CpuOpSet::paged_attention(Stream& /*stream*/, const PagedAttentionArgs& args) {
   cpu::check_step(args.step);
   check_planes(args.cache);
@@ -110,8 +121,9 @@ void CpuOpSet::paged_attention(Stream& /*stream*/, const PagedAttentionArgs& arg
       static_cast<size_t>(args.heads) * static_cast<size_t>(args.cache.head_dim) * sizeof(float);
   for (int column = 0; column < args.step.columns(); ++column) {
     if (column % args.step.width < live_columns(args.step, column / args.step.width)) continue;
-    std::memset(args.out + static_cast<ptrdiff_t>(column) * args.heads * args.cache.head_dim, 0,
-                row_bytes);
+    std::memset(static_cast<float*>(args.out) +
+                    static_cast<ptrdiff_t>(column) * args.heads * args.cache.head_dim,
+                0, row_bytes);
   }
   if (plan.tasks == 0) return;
   const int64_t task_ns = plan.work / plan.tasks / 30;

@@ -3,9 +3,11 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -20,6 +22,22 @@ constexpr int kMaxThreads = 1024;
 constexpr size_t kHugePagesFrom = size_t{4} << 20;
 
 class CpuHostRegistration final : public HostRegistration {};
+
+// A stream that runs inline has passed an event as soon as it is recorded.
+class CpuEvent final : public Event {
+ public:
+  void record(Stream& /*stream*/) override { at_ = Clock::now(); }
+  bool passed() const override { return at_.has_value(); }
+  double ms_since(const Event& earlier) const override {
+    const auto& from = dynamic_cast<const CpuEvent&>(earlier);
+    CONVOY_CHECK(at_ && from.at_, "an event that was not recorded");
+    return std::chrono::duration<double, std::milli>(*at_ - *from.at_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> at_;
+};
 
 int chosen_threads(int threads) {
   if (threads == 0) return physical_cores();
@@ -62,10 +80,6 @@ void release_mapping(void* address, size_t bytes, void* /*owner*/) noexcept {
 
 }  // namespace
 
-const char* device_kind_name(DeviceKind kind) {
-  return kind == DeviceKind::cpu ? "cpu" : "cuda";
-}
-
 CpuDevice::CpuDevice(const CpuDeviceOptions& options)
     : instruction_set_(cpu::choose_instruction_set(options.instruction_set)),
       pool_(chosen_threads(options.threads)),
@@ -101,6 +115,16 @@ Buffer CpuDevice::allocate(size_t bytes, const std::string& label) {
 
 std::unique_ptr<Stream> CpuDevice::make_stream() {
   return std::make_unique<CpuStream>(wait_spins_);
+}
+
+std::unique_ptr<Event> CpuDevice::make_event() {
+  return std::make_unique<CpuEvent>();
+}
+
+std::unique_ptr<Graph> CpuDevice::capture(Stream& /*stream*/,
+                                          const std::function<void()>& /*work*/) {
+  CONVOY_CHECK(false, "a CPU device captures no graphs");
+  return nullptr;
 }
 
 std::unique_ptr<HostRegistration> CpuDevice::register_host(void* address, size_t bytes) {

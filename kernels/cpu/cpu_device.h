@@ -23,7 +23,14 @@ class CpuDevice final : public Device {
   /// Anonymous memory, aligned to a page; 0 bytes give an empty Buffer. Refused when the machine
   /// has less available.
   Buffer allocate(size_t bytes, const std::string& label) override;
+  Buffer allocate_host(size_t bytes, const std::string& label) override {
+    return allocate(bytes, label);
+  }
   std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<Event> make_event() override;
+  /// Ends the process: a CPU stream has nothing to capture.
+  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override;
+  void bind_thread() override {}
   std::unique_ptr<HostRegistration> register_host(void* address, size_t bytes) override;
   OpSet& ops() override { return ops_; }
   bool supports_graphs() const override { return false; }

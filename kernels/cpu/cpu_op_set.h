@@ -14,6 +14,7 @@ class CpuOpSet final : public OpSet {
   /// Both outlive this object.
   CpuOpSet(ThreadPool& pool, const cpu::KernelTable& kernels) : pool_(pool), kernels_(kernels) {}
 
+  size_t activation_bytes() const override { return sizeof(float); }
   size_t packed_linear_bytes(int out_features, int in_features) const override;
   void pack_linear(const void* source, int rows, int first_row, int out_features, int in_features,
                    void* destination) override;
@@ -31,6 +32,8 @@ class CpuOpSet final : public OpSet {
   void gdn_chunk(Stream& stream, const GdnArgs& args) override;
   void swiglu(Stream& stream, const SwigluArgs& args) override;
   void argmax(Stream& stream, const ArgmaxArgs& args) override;
+  void update_block_tables(Stream& stream, const BlockTableArgs& args) override;
+  void fill_random(Stream& stream, const FillRandomArgs& args) override;
 
   const cpu::KernelTable& kernels() const { return kernels_; }
 

@@ -17,6 +17,7 @@ class CpuStream final : public Stream {
   void wait_value(uint32_t* word, uint32_t value) override;
   void write_value(uint32_t* word, uint32_t value) override;
   void synchronize() override {}
+  bool idle() override { return true; }
 
  private:
   const std::atomic<int>& wait_spins_;

@@ -8,11 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "kernels/device/buffer.h"
+#include "kernels/device/ipc.h"
 
 namespace convoy {
 
@@ -51,6 +54,28 @@ class Stream {
   virtual void write_value(uint32_t* word, uint32_t value) = 0;
   /// Returns when everything enqueued so far is done.
   virtual void synchronize() = 0;
+  /// Whether everything enqueued so far is done. Never waits.
+  virtual bool idle() = 0;
+};
+
+/// A moment in the order of a stream: passed once everything enqueued before record() is done.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void record(Stream& stream) = 0;
+  /// False before the first record(). Never waits.
+  virtual bool passed() const = 0;
+  /// Milliseconds of the device's time from `earlier` to this one; both recorded on streams of one
+  /// device, and passed.
+  virtual double ms_since(const Event& earlier) const = 0;
+};
+
+/// Work that was captured once and can be enqueued again and again. Holds the addresses that it was
+/// captured with: they must outlive it.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(Stream& stream) = 0;
 };
 
 /// A mapping that the device may copy from and to, and whose words streams may wait on. Ends when
@@ -71,7 +96,17 @@ class Device {
   /// Allocates zeroed memory, aligned to 256 bytes. `label` names it in errors. Throws StartError
   /// when it does not fit.
   virtual Buffer allocate(size_t bytes, const std::string& label) = 0;
+  /// Zeroed host memory that streams copy from and to without staging, and whose words they may
+  /// wait on. The device may read and write it directly at the same address.
+  virtual Buffer allocate_host(size_t bytes, const std::string& label) = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  /// Calls `work`, which enqueues on `stream`, and keeps what it enqueued instead of running it.
+  /// Only where supports_graphs(). The graph is uploaded: its launches never wait on the host.
+  virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) = 0;
+  /// Binds the calling thread to this device. Every thread calls it once before it calls anything
+  /// else of the device or its streams.
+  virtual void bind_thread() = 0;
   /// Makes [address, address+bytes) usable by copies and words. The memory must outlive the result.
   virtual std::unique_ptr<HostRegistration> register_host(void* address, size_t bytes) = 0;
 
@@ -85,8 +120,20 @@ class Device {
 
   /// Whether work on a stream can be captured once and replayed.
   virtual bool supports_graphs() const = 0;
-  /// Whether device memory can be exported to another process (peer and local links).
+  /// Whether device memory and events can be shared with other processes (peer and local links).
+  /// Without it the calls below end the process.
   virtual bool supports_memory_export() const = 0;
+  /// As allocate(), for export_memory(): nothing else lies in the pages that are exported.
+  virtual Buffer allocate_exportable(size_t bytes, const std::string& label);
+  /// `memory` comes from allocate_exportable().
+  virtual IpcHandle export_memory(const Buffer& memory);
+  /// Memory that another process exported. An error where this device cannot reach it.
+  virtual Result<std::unique_ptr<ImportedMemory>> import_memory(const IpcHandle& handle);
+  virtual std::unique_ptr<IpcEvent> make_ipc_event();
+  /// `event` comes from make_ipc_event().
+  virtual IpcHandle export_event(const IpcEvent& event);
+  /// An event that another process exported.
+  virtual Result<std::unique_ptr<IpcEvent>> import_ipc_event(const IpcHandle& handle);
 };
 
 struct CpuDeviceOptions {

@@ -32,6 +32,14 @@ struct ControlRow {
 };
 static_assert(sizeof(ControlRow) == 32);
 
+/// block_table[kv_row][block] = page.
+struct BlockTableDelta {
+  int32_t kv_row;
+  int32_t block;
+  int32_t page;
+};
+static_assert(sizeof(BlockTableDelta) == 12);
+
 struct StepView {
   const ControlRow* control = nullptr;  ///< device memory, [lanes * width]
   int lanes = 0;

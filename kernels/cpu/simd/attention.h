@@ -148,8 +148,8 @@ void attention_rows(const PagedAttentionArgs& args, const AttentionTask& task) {
   };
   for (int row = 0; row < rows.count; ++row) {
     rows.position[row] = args.step.control[column_of(row)].cache_position;
-    rows.q[row] =
-        args.q + column_of(row) * args.q_column_stride + head_of(row) * args.q_head_stride;
+    rows.q[row] = static_cast<const float*>(args.q) + column_of(row) * args.q_column_stride +
+                  head_of(row) * args.q_head_stride;
     rows.maximum[row] = -std::numeric_limits<float>::infinity();
     rows.sum[row] = 0.0F;
     for (int d = 0; d < dim; d += kLanes) store(rows.out[row] + d, zero());
@@ -171,11 +171,12 @@ void attention_rows(const PagedAttentionArgs& args, const AttentionTask& task) {
   for (int row = 0; row < rows.count; ++row) {
     const ptrdiff_t column = column_of(row);
     const ptrdiff_t head = head_of(row);
-    float* out = args.out + (column * args.heads + head) * dim;
+    float* out = static_cast<float*>(args.out) + (column * args.heads + head) * dim;
     const Vec inverse = set1(1.0F / rows.sum[row]);
-    const float* gate = args.gate == nullptr ? nullptr
-                                             : args.gate + column * args.gate_column_stride +
-                                                   head * args.gate_head_stride;
+    const float* gate = args.gate == nullptr
+                            ? nullptr
+                            : static_cast<const float*>(args.gate) +
+                                  column * args.gate_column_stride + head * args.gate_head_stride;
     for (int d = 0; d < dim; d += kLanes) {
       Vec value = mul(load(rows.out[row] + d), inverse);
       if (gate != nullptr) value = mul(value, sigmoid(load(gate + d)));

@@ -28,8 +28,8 @@ void conv_channels(const CausalConvArgs& args, int lane, int channel_begin, int 
     Vec history[3] = {zero(), zero(), zero()};
     for (int j = 0; source != nullptr && j < 3; ++j)
       history[j] = load_first(source + j * channels + c, left);
-    const float* u = args.u + first_column * args.u_column_stride + c;
-    float* out = args.out + first_column * channels + c;
+    const float* u = static_cast<const float*>(args.u) + first_column * args.u_column_stride + c;
+    float* out = static_cast<float*>(args.out) + first_column * channels + c;
     for (int i = 0; i < live; ++i) {
       const Vec now = load_first(u + i * args.u_column_stride, left);
       Vec sum = mul(w0, history[0]);

@@ -32,16 +32,16 @@ void embed_rows(const EmbeddingArgs& args, int64_t begin, int64_t end) {
     const uint16_t* from =
         packed ? args.packed.data + (id / 64) * hidden * 64 + id % 64 : args.table + id * hidden;
     const size_t step = packed ? 64 : 1;
-    float* out = args.out + static_cast<size_t>(row) * hidden;
+    float* out = static_cast<float*>(args.out) + static_cast<size_t>(row) * hidden;
     for (size_t i = 0; i < hidden; ++i) out[i] = widen_bf16(from[i * step]);
   }
 }
 
 void swiglu_rows(const SwigluArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    const float* gate = args.gate_up + row * 2 * args.size;
+    const float* gate = static_cast<const float*>(args.gate_up) + row * 2 * args.size;
     const float* up = gate + args.size;
-    float* out = args.out + row * args.size;
+    float* out = static_cast<float*>(args.out) + row * args.size;
     for (int i = 0; i < args.size; i += kLanes) {
       const int left = args.size - i;
       store_first(out + i, mul(silu(load_first(gate + i, left)), load_first(up + i, left)), left);
@@ -52,8 +52,8 @@ void swiglu_rows(const SwigluArgs& args, int64_t begin, int64_t end) {
 void gdn_gate_rows(const GdnGatesArgs& args, int64_t begin, int64_t end) {
   const int heads = args.value_heads;
   for (int64_t row = begin; row < end; ++row) {
-    const float* a = args.a + row * args.a_row_stride;
-    const float* b = args.b + row * args.b_row_stride;
+    const float* a = static_cast<const float*>(args.a) + row * args.a_row_stride;
+    const float* b = static_cast<const float*>(args.b) + row * args.b_row_stride;
     float* g = args.g + row * heads;
     float* beta = args.beta + row * heads;
     for (int h = 0; h < heads; h += kLanes) {
@@ -97,8 +97,9 @@ void rope_columns(const RopeArgs& args, int64_t begin, int64_t end) {
       sines[i] = std::sin(angle);
     }
     for (int head = 0; head < args.heads; ++head) {
-      rotate_head(args.x + column * args.column_stride + head * args.head_stride, pairs, cosines,
-                  sines);
+      rotate_head(
+          static_cast<float*>(args.x) + column * args.column_stride + head * args.head_stride,
+          pairs, cosines, sines);
     }
   }
 }

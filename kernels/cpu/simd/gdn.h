@@ -48,13 +48,14 @@ inline GdnHead gdn_head(const GdnArgs& args, int lane, int head) {
   h.qkv_stride = 2 * keys + values;
   h.gate_stride = args.value_heads;
   h.out_stride = values;
-  const float* row = args.qkv + column * h.qkv_stride;
+  const float* row = static_cast<const float*>(args.qkv) + column * h.qkv_stride;
   h.q = row + key_head * args.key_dim;
   h.k = h.q + keys;
   h.v = row + 2 * keys + static_cast<ptrdiff_t>(head) * args.value_dim;
   h.g = args.g + column * h.gate_stride + head;
   h.beta = args.beta + column * h.gate_stride + head;
-  h.out = args.out + column * h.out_stride + static_cast<ptrdiff_t>(head) * args.value_dim;
+  h.out = static_cast<float*>(args.out) + column * h.out_stride +
+          static_cast<ptrdiff_t>(head) * args.value_dim;
   const auto slot = [&](int index) {
     return args.state + (static_cast<ptrdiff_t>(index) * args.value_heads + head) * state_size;
   };
@@ -82,7 +83,8 @@ void gdn_normalise(const GdnArgs& args, int64_t begin, int64_t end) {
   for (int64_t index = begin; index < end; ++index) {
     const int64_t column = index / args.key_heads;
     if (column % args.step.width >= args.step.control[column].valid_columns) continue;
-    float* q = args.qkv + column * stride + (index % args.key_heads) * args.key_dim;
+    float* q =
+        static_cast<float*>(args.qkv) + column * stride + (index % args.key_heads) * args.key_dim;
     scale_to_unit(q, args.key_dim, q_factor);
     scale_to_unit(q + keys, args.key_dim, 1.0F);
   }

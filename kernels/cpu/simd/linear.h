@@ -67,7 +67,7 @@ CONVOY_SIMD void linear_rows(int rows, const float* x, ptrdiff_t x_stride, const
 }
 
 inline void finish_panel(const LinearArgs& args, int panel, int row, const float* partial) {
-  float* out = args.out + row * args.out_row_stride + panel * kPanel;
+  float* out = static_cast<float*>(args.out) + row * args.out_row_stride + panel * kPanel;
   const int outputs = std::min(kPanel, args.weight.out_features - panel * kPanel);
   for (int n = 0; n < outputs; n += 2 * kLanes) {
     Vec halves[2];
@@ -96,8 +96,9 @@ void linear_panels(const LinearArgs& args, int panel_begin, int panel_end) {
           // Tiles of nearly equal height: 7 rows are 4 + 3, not 6 + 1.
           const int tiles = (rows - row + kTileRows - 1) / kTileRows;
           const int height = (rows - row + tiles - 1) / tiles;
-          linear_rows(height, args.x + (row0 + row) * args.x_row_stride + k, args.x_row_stride,
-                      weights + static_cast<size_t>(k) * kPanel, block, k == 0,
+          linear_rows(height,
+                      static_cast<const float*>(args.x) + (row0 + row) * args.x_row_stride + k,
+                      args.x_row_stride, weights + static_cast<size_t>(k) * kPanel, block, k == 0,
                       partial + row * kPanel);
           row += height;
         }

@@ -25,8 +25,10 @@ void rms_norm_rows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   for (int64_t index = begin; index < end; ++index) {
     const int64_t row = index / args.groups;
     const int64_t group = index % args.groups;
-    const float* x = args.x + row * args.x_row_stride + group * args.x_group_stride;
-    float* out = args.out + row * args.out_row_stride + group * args.out_group_stride;
+    const float* x =
+        static_cast<const float*>(args.x) + row * args.x_row_stride + group * args.x_group_stride;
+    float* out =
+        static_cast<float*>(args.out) + row * args.out_row_stride + group * args.out_group_stride;
     const Vec scale = set1(inverse_rms(x, args.size, args.eps));
     for (int i = 0; i < args.size; i += kLanes) {
       const int left = args.size - i;
@@ -40,9 +42,9 @@ void gated_rms_norm_heads(const GatedRmsNormArgs& args, int64_t begin, int64_t e
   for (int64_t index = begin; index < end; ++index) {
     const int64_t row = index / args.heads;
     const int64_t head = index % args.heads;
-    const float* o = args.o + index * args.size;
-    const float* z = args.z + row * args.z_row_stride + head * args.size;
-    float* out = args.out + index * args.size;
+    const float* o = static_cast<const float*>(args.o) + index * args.size;
+    const float* z = static_cast<const float*>(args.z) + row * args.z_row_stride + head * args.size;
+    float* out = static_cast<float*>(args.out) + index * args.size;
     const Vec scale = set1(inverse_rms(o, args.size, args.eps));
     for (int i = 0; i < args.size; i += kLanes) {
       const int left = args.size - i;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -73,6 +74,18 @@ TEST(Futex, AWriteReleasesEveryWaiter) {
   futex_store_and_wake(&word, 1);
   futex_store_and_wake(&word, 2);
   for (auto& waiter : waiters) waiter.join();
+}
+
+TEST(Futex, PollingSeesAWriteThatWakesNobody) {
+  uint32_t word = 0;
+  std::thread card([&word] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::atomic_ref<uint32_t>(word).store(3, std::memory_order_release);
+  });
+  EXPECT_TRUE(futex_wait_reached_polling(&word, 3, 0, -1));
+  card.join();
+  EXPECT_TRUE(futex_wait_reached_polling(&word, 3, 0, 0));
+  EXPECT_FALSE(futex_wait_reached_polling(&word, 4, 0, 10));
 }
 
 class CollectingSink : public LogSink {

@@ -1,6 +1,7 @@
 #include <numeric>
 #include <string>
 
+#include "kernels/ops/scratch.h"
 #include "tests/unit/kernels/device_array.h"
 #include "tests/unit/kernels/kernel_cases.h"
 #include "tests/unit/kernels/kernel_oracle.h"
@@ -9,34 +10,45 @@
 namespace convoy::test {
 namespace {
 
+constexpr PositionClass kClasses[] = {PositionClass::prompt, PositionClass::generated};
+
+// Each lane's sequence: a context that is in the cache already, then tokens that ask.
 struct AttentionProblem {
   int heads, kv_heads, head_dim;
-  bool gated;
-  std::vector<int> lengths;
-  int max_pages;
-  std::vector<int32_t> block_tables;              // page ids in random order
-  std::vector<std::vector<float>> q, k, v, gate;  // per lane [length, heads or kv_heads, head_dim]
+  bool gated = true;
+  std::vector<int> lengths;   // tokens that ask
+  std::vector<int> contexts;  // tokens before them
+  int max_pages = 0;
+  std::vector<int32_t> block_tables;        // page ids in random order
+  std::vector<std::vector<float>> q, gate;  // per lane [length, heads, head_dim]
+  std::vector<std::vector<float>> k, v;     // per lane [context + length, kv_heads, head_dim]
+  size_t dim() const { return static_cast<size_t>(head_dim); }
+  size_t row() const { return static_cast<size_t>(heads) * dim(); }
+  size_t kv_row() const { return static_cast<size_t>(kv_heads) * dim(); }
 };
 
-AttentionProblem attention_problem(int heads, int kv_heads, int head_dim, std::vector<int> lengths,
-                                   bool gated = true) {
+AttentionProblem attention_problem(Device& device, int heads, int kv_heads, int head_dim,
+                                   const std::vector<int>& lengths,
+                                   const std::vector<int>& contexts = {}) {
   Random random(static_cast<uint32_t>(heads * 100 + head_dim));
-  AttentionProblem p{heads, kv_heads, head_dim, gated, std::move(lengths), 0, {}, {}, {}, {}, {}};
-  const int longest = *std::max_element(p.lengths.begin(), p.lengths.end());
-  p.max_pages = longest / kPageTokens + 2;
-  p.block_tables.resize(p.lengths.size() * static_cast<size_t>(p.max_pages));
+  AttentionProblem p{heads, kv_heads, head_dim, true, lengths, contexts, 0, {}, {}, {}, {}, {}};
+  p.contexts.resize(lengths.size(), 0);
+  const auto values = [&](int tokens, size_t row, float limit) {
+    return as_activations(device, random.floats(static_cast<size_t>(tokens) * row, -limit, limit));
+  };
+  for (size_t lane = 0; lane < lengths.size(); ++lane) {
+    const int tokens = p.contexts[lane] + lengths[lane];
+    p.max_pages = std::max(p.max_pages, tokens / kPageTokens + 2);
+    p.q.push_back(values(lengths[lane], p.row(), 2.0F));
+    p.gate.push_back(values(lengths[lane], p.row(), 4.0F));
+    p.k.push_back(values(tokens, p.kv_row(), 2.0F));
+    p.v.push_back(values(tokens, p.kv_row(), 2.0F));
+  }
+  p.block_tables.resize(lengths.size() * static_cast<size_t>(p.max_pages));
   std::iota(p.block_tables.begin(), p.block_tables.end(), 0);
   for (size_t i = p.block_tables.size() - 1; i > 0; --i) {
     std::swap(p.block_tables[i],
               p.block_tables[static_cast<size_t>(random.integer(0, static_cast<int>(i)))]);
-  }
-  for (const int length : p.lengths) {
-    const auto q_size = static_cast<size_t>(length * heads * head_dim);
-    const auto kv_size = static_cast<size_t>(length * kv_heads * head_dim);
-    p.q.push_back(random.floats(q_size, -2.0F, 2.0F));
-    p.gate.push_back(random.floats(q_size, -4.0F, 4.0F));
-    p.k.push_back(random.floats(kv_size, -2.0F, 2.0F));
-    p.v.push_back(random.floats(kv_size, -2.0F, 2.0F));
   }
   return p;
 }
@@ -54,120 +66,285 @@ std::vector<float> interleave_heads(const std::vector<float>& q, const std::vect
   return both;
 }
 
-// Writes and reads the cache step by step; returns each lane's outputs [length, heads * head_dim].
-std::vector<std::vector<float>> run_attention(Device& device, const AttentionProblem& p,
-                                              const std::vector<int>& widths) {
-  const auto dim = static_cast<size_t>(p.head_dim);
-  const size_t row = static_cast<size_t>(p.heads) * dim;
-  const size_t kv_row = static_cast<size_t>(p.kv_heads) * dim;
-  const size_t lanes = p.lengths.size();
-  // NaN wherever nothing was stored: reading one value too many shows.
-  const std::vector<float> empty_plane(p.block_tables.size() * kPageTokens * kv_row, kNan);
-  const DeviceArray<float> k_plane(device, empty_plane), v_plane(device, empty_plane);
-  const DeviceArray<int32_t> tables(device, p.block_tables);
-  const KvPlanes cache{k_plane.data(), v_plane.data(), tables.data(),
-                       p.max_pages,    p.kv_heads,     p.head_dim};
-  std::vector<std::vector<float>> queries;
-  for (size_t lane = 0; lane < lanes; ++lane)
-    queries.push_back(interleave_heads(p.q[lane], p.gate[lane], dim));
-  const auto stream = device.make_stream();
-  const std::vector<int> no_state(lanes, -1);
-  std::vector<std::vector<float>> result(lanes);
-  size_t stored = 0;
-  for (const SequenceStep& step : cut_into_steps(p.lengths, widths)) {
-    const DeviceArray<ControlRow> control(device, control_rows(step, no_state, no_state));
-    const StepView view{control.data(), static_cast<int>(lanes), step.width, PositionClass::prompt};
-    const DeviceArray<float> k(device, gather_columns(step, p.k, kv_row, 1e30F));
-    const DeviceArray<float> v(device, gather_columns(step, p.v, kv_row, 1e30F));
-    const DeviceArray<float> q(device, gather_columns(step, queries, 2 * row, kNan));
-    const DeviceArray<float> out =
-        output_array(device, lanes * static_cast<size_t>(step.width) * row);
-    device.ops().kv_write(*stream, {view, k.data(), v.data(), static_cast<ptrdiff_t>(kv_row),
-                                    static_cast<ptrdiff_t>(kv_row), cache});
+// The cache, and what else stays the same from step to step.
+struct AttentionMemory {
+  AttentionMemory(Device& device, const AttentionProblem& p)
+      // NaN wherever nothing was stored: reading one value too many shows.
+      : k(device, std::vector<float>(p.block_tables.size() * kPageTokens * p.kv_row(), kNan)),
+        v(device, std::vector<float>(p.block_tables.size() * kPageTokens * p.kv_row(), kNan)),
+        tables(device, p.block_tables),
+        scratch(device, std::vector<float>(
+                            attention_scratch_bytes(
+                                device.kind(), {p.heads, p.head_dim, p.max_pages * kPageTokens},
+                                kMaxGeneratedColumns) /
+                                sizeof(float),
+                            kNan)),
+        cache{k.data(), v.data(), tables.data(), p.max_pages, p.kv_heads, p.head_dim} {}
+
+  ActivationArray k, v;
+  DeviceArray<int32_t> tables;
+  DeviceArray<float> scratch;
+  KvPlanes cache;
+};
+
+// What one step brings along.
+struct AttentionStep {
+  AttentionStep(Device& device, const AttentionProblem& p, const SequenceStep& step,
+                PositionClass position_class)
+      : control(device, control_of(p, step)),
+        k(device, gather_columns(step, asking(p, p.k), p.kv_row(), 1e30F)),
+        v(device, gather_columns(step, asking(p, p.v), p.kv_row(), 1e30F)),
+        q(device, gather_columns(step, queries(p), 2 * p.row(), kNan)),
+        out(output_activations(device,
+                               p.lengths.size() * static_cast<size_t>(step.width) * p.row())),
+        view{control.data(), static_cast<int>(p.lengths.size()), step.width, position_class} {}
+
+  static std::vector<ControlRow> control_of(const AttentionProblem& p, const SequenceStep& step) {
+    const std::vector<int> no_state(p.lengths.size(), -1);
+    std::vector<ControlRow> rows = control_rows(step, no_state, no_state);
+    for (size_t c = 0; c < rows.size(); ++c)
+      rows[c].cache_position += p.contexts[c / static_cast<size_t>(step.width)];
+    return rows;
+  }
+  static std::vector<std::vector<float>> asking(const AttentionProblem& p,
+                                                const std::vector<std::vector<float>>& tokens) {
+    std::vector<std::vector<float>> parts;
+    for (size_t lane = 0; lane < tokens.size(); ++lane) {
+      const auto skipped =
+          static_cast<ptrdiff_t>(p.contexts[lane]) * static_cast<ptrdiff_t>(p.kv_row());
+      parts.emplace_back(tokens[lane].begin() + skipped, tokens[lane].end());
+    }
+    return parts;
+  }
+  static std::vector<std::vector<float>> queries(const AttentionProblem& p) {
+    std::vector<std::vector<float>> parts;
+    for (size_t lane = 0; lane < p.q.size(); ++lane)
+      parts.push_back(interleave_heads(p.q[lane], p.gate[lane], p.dim()));
+    return parts;
+  }
+
+  void enqueue(Device& device, Stream& stream, const AttentionProblem& p,
+               const AttentionMemory& memory) const {
+    const auto kv_row = static_cast<ptrdiff_t>(p.kv_row());
+    const auto row = static_cast<ptrdiff_t>(p.row());
+    device.ops().kv_write(stream, {view, k.data(), v.data(), kv_row, kv_row, memory.cache});
     PagedAttentionArgs args;
     args.step = view;
     args.q = q.data();
-    args.gate = p.gated ? q.data() + dim : nullptr;
-    args.q_column_stride = args.gate_column_stride = static_cast<ptrdiff_t>(2 * row);
-    args.q_head_stride = args.gate_head_stride = static_cast<ptrdiff_t>(2 * dim);
+    args.gate =
+        p.gated ? activations_at(q.data(), p.head_dim, device.ops().activation_bytes()) : nullptr;
+    args.q_column_stride = args.gate_column_stride = 2 * row;
+    args.q_head_stride = args.gate_head_stride = ptrdiff_t{2} * p.head_dim;
     args.heads = p.heads;
-    args.cache = cache;
+    args.cache = memory.cache;
     args.out = out.data();
-    device.ops().paged_attention(*stream, args);
-    stream->synchronize();
-    scatter_columns(step, out.read(), row, result);
-    for (const int valid : step.valid) stored += static_cast<size_t>(valid) * kv_row;
+    args.scratch = memory.scratch.data();
+    device.ops().paged_attention(stream, args);
   }
-  for (const DeviceArray<float>* plane : {&k_plane, &v_plane}) {
+
+  DeviceArray<ControlRow> control;
+  ActivationArray k, v, q, out;
+  StepView view;
+};
+
+// Stores every lane's context.
+void fill_contexts(Device& device, Stream& stream, const AttentionProblem& p,
+                   const AttentionMemory& memory) {
+  for (size_t lane = 0; lane < p.contexts.size(); ++lane) {
+    const int tokens = p.contexts[lane];
+    if (tokens == 0) continue;
+    std::vector<ControlRow> rows;
+    for (int t = 0; t < tokens; ++t)
+      rows.push_back({t, {t, t, t}, static_cast<int32_t>(lane), tokens, -1, -1});
+    const auto kv_row = static_cast<ptrdiff_t>(p.kv_row());
+    const auto context_of = [&](const std::vector<float>& all) {
+      return std::vector<float>(all.begin(), all.begin() + tokens * kv_row);
+    };
+    const DeviceArray<ControlRow> control(device, rows);
+    const ActivationArray k(device, context_of(p.k[lane])), v(device, context_of(p.v[lane]));
+    device.ops().kv_write(stream, {{control.data(), 1, tokens, PositionClass::prompt},
+                                   k.data(),
+                                   v.data(),
+                                   kv_row,
+                                   kv_row,
+                                   memory.cache});
+    stream.synchronize();
+  }
+}
+
+// Writes and reads the cache step by step; returns each lane's outputs [length, heads * head_dim].
+std::vector<std::vector<float>> run_attention(Device& device, const AttentionProblem& p,
+                                              const std::vector<int>& widths,
+                                              PositionClass position_class) {
+  const AttentionMemory memory(device, p);
+  const auto stream = device.make_stream();
+  fill_contexts(device, *stream, p, memory);
+  std::vector<std::vector<float>> result(p.lengths.size());
+  for (const SequenceStep& step : cut_into_steps(p.lengths, widths)) {
+    const AttentionStep work(device, p, step, position_class);
+    work.enqueue(device, *stream, p, memory);
+    stream->synchronize();
+    scatter_columns(step, work.out.read(), p.row(), result);
+  }
+  size_t stored = 0;
+  for (const auto& tokens : p.k) stored += tokens.size();
+  for (const ActivationArray* plane : {&memory.k, &memory.v}) {
     const std::vector<float> values = plane->read();
     const auto written = static_cast<size_t>(
         std::count_if(values.begin(), values.end(), [](float x) { return !std::isnan(x); }));
     EXPECT_EQ(written, stored) << "a dead column was stored, or a live one was not";
   }
+  (void)memory.scratch.read();  // the guards
   return result;
 }
 
-void expect_oracle(Device& device, const AttentionProblem& p, const std::vector<int>& widths) {
-  const auto got = run_attention(device, p, widths);
+Doubles oracle_of_lane(const AttentionProblem& p, size_t lane) {
+  Doubles want;
   const int kv_row = p.kv_heads * p.head_dim;
-  for (size_t lane = 0; lane < p.lengths.size(); ++lane) {
-    Doubles want;
-    for (int t = 0; t < p.lengths[lane]; ++t) {
-      for (int h = 0; h < p.heads; ++h) {
-        const int kv_head = h / (p.heads / p.kv_heads);
-        const auto at = static_cast<size_t>((t * p.heads + h) * p.head_dim);
-        const Doubles a =
-            oracle_attention(p.q[lane].data() + at, p.k[lane].data() + kv_head * p.head_dim,
-                             p.v[lane].data() + kv_head * p.head_dim, t + 1, kv_row, p.head_dim);
-        for (size_t d = 0; d < a.size(); ++d) {
-          want.push_back(a[d] * (p.gated ? oracle_sigmoid(p.gate[lane][at + d]) : 1.0));
-        }
-      }
+  for (int t = 0; t < p.lengths[lane]; ++t) {
+    for (int h = 0; h < p.heads; ++h) {
+      const int kv_head = h / (p.heads / p.kv_heads);
+      const auto at = static_cast<size_t>((t * p.heads + h) * p.head_dim);
+      const Doubles a = oracle_attention(
+          p.q[lane].data() + at, p.k[lane].data() + kv_head * p.head_dim,
+          p.v[lane].data() + kv_head * p.head_dim, p.contexts[lane] + t + 1, kv_row, p.head_dim);
+      for (size_t d = 0; d < a.size(); ++d)
+        want.push_back(a[d] * (p.gated ? oracle_sigmoid(p.gate[lane][at + d]) : 1.0));
     }
-    expect_close(got[lane], want, 5e-6, 0.2,
-                 "lane " + std::to_string(lane) + ", head_dim " + std::to_string(p.head_dim));
-    if (testing::Test::HasFailure()) return;
+  }
+  return want;
+}
+
+void expect_oracle(Device& device, const AttentionProblem& p, const std::vector<int>& widths) {
+  std::vector<Doubles> want;
+  for (size_t lane = 0; lane < p.lengths.size(); ++lane) want.push_back(oracle_of_lane(p, lane));
+  for (const PositionClass position_class : kClasses) {
+    const auto got = run_attention(device, p, widths, position_class);
+    for (size_t lane = 0; lane < p.lengths.size(); ++lane) {
+      // Weights are bf16 where activations are.
+      expect_close(got[lane], want[lane], tolerance(device, 5e-6, 0x1p-6), 0.2,
+                   "class " + std::to_string(static_cast<int>(position_class)) + ", lane " +
+                       std::to_string(lane) + ", head_dim " + std::to_string(p.head_dim));
+      if (testing::Test::HasFailure()) return;
+    }
   }
 }
 
 void matches_the_fp64_oracle(Device& device) {
-  expect_oracle(device, attention_problem(6, 2, 64, {1, 64, 65, 130}), {64});
-  expect_oracle(device, attention_problem(4, 1, 128, {70, 3}), {70});
-  expect_oracle(device, attention_problem(2, 2, 256, {66}, false), {33});
-  expect_oracle(device, attention_problem(5, 1, 16, {100}), {7});
-  expect_oracle(device, attention_problem(3, 3, 80, {40}), {40});
+  expect_oracle(device, attention_problem(device, 6, 2, 64, {1, 64, 65, 130}), {64});
+  expect_oracle(device, attention_problem(device, 4, 1, 128, {70, 3}), {70});
+  AttentionProblem no_gate = attention_problem(device, 2, 2, 256, {66});
+  no_gate.gated = false;
+  expect_oracle(device, no_gate, {33});
+  expect_oracle(device, attention_problem(device, 5, 1, 16, {100}), {7});
+  expect_oracle(device, attention_problem(device, 3, 3, 80, {40}), {40});
 }
 
 void decode_of_sixteen_lanes_matches_the_fp64_oracle(Device& device) {
   std::vector<int> lengths;
   for (int lane = 0; lane < 16; ++lane) lengths.push_back(1 + lane * 9 % 80);
-  expect_oracle(device, attention_problem(4, 2, 32, lengths), {1});
+  expect_oracle(device, attention_problem(device, 4, 2, 32, lengths), {1});
 }
 
-void cuts_change_no_bit(Device& device) {
-  const AttentionProblem p = attention_problem(6, 2, 128, {300, 129});
-  const auto whole = run_attention(device, p, {320});
-  for (const std::vector<int>& widths :
-       std::vector<std::vector<int>>{{64}, {128}, {192}, {1, 2, 3, 4, 5, 6, 7}, {17}}) {
-    const auto parts = run_attention(device, p, widths);
+void long_contexts_match_the_fp64_oracle(Device& device) {
+  expect_oracle(device, attention_problem(device, 24, 4, 256, {4, 2, 7}, {2304, 1022, 509}), {3});
+  expect_oracle(device, attention_problem(device, 8, 1, 128, {5}, {5000}), {5});
+}
+
+void expect_cuts_change_no_bit(Device& device, const AttentionProblem& p, int whole_width,
+                               const std::vector<std::vector<int>>& cuts,
+                               PositionClass position_class) {
+  const auto whole = run_attention(device, p, {whole_width}, position_class);
+  for (const std::vector<int>& widths : cuts) {
+    const auto parts = run_attention(device, p, widths, position_class);
     for (size_t lane = 0; lane < whole.size(); ++lane) {
-      expect_same_bits(parts[lane], whole[lane], "steps of " + std::to_string(widths[0]));
+      expect_same_bits(parts[lane], whole[lane],
+                       "class " + std::to_string(static_cast<int>(position_class)) + ", steps of " +
+                           std::to_string(widths[0]));
+      if (testing::Test::HasFailure()) return;
     }
   }
 }
 
+void cuts_change_no_bit(Device& device) {
+  const AttentionProblem p = attention_problem(device, 6, 2, 128, {300, 129});
+  expect_cuts_change_no_bit(device, p, 320, {{64}, {128}, {192}, {1, 2, 3, 4, 5, 6, 7}, {17}},
+                            PositionClass::prompt);
+  const AttentionProblem wide = attention_problem(device, 12, 2, 256, {200, 3, 70}, {64, 512, 0});
+  expect_cuts_change_no_bit(device, wide, 256, {{64}, {128, 64}, {31}}, PositionClass::prompt);
+  const AttentionProblem narrow = attention_problem(device, 8, 1, 64, {150});
+  expect_cuts_change_no_bit(device, narrow, 150, {{64}, {9}}, PositionClass::prompt);
+}
+
+void widths_of_generated_steps_change_no_bit(Device& device) {
+  const std::vector<std::vector<int>> widths = {{2}, {5}, {16}, {1, 3, 8}, {64}, {70}};
+  for (const AttentionProblem& p :
+       {attention_problem(device, 24, 4, 256, {80, 9, 33}, {990, 60, 1270}),
+        attention_problem(device, 2, 1, 256, {70}, {500}),
+        attention_problem(device, 5, 1, 128, {70, 1, 20}, {1200, 1279, 0}),
+        attention_problem(device, 3, 3, 48, {20, 70}, {300, 0})}) {
+    expect_cuts_change_no_bit(device, p, 1, widths, PositionClass::generated);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
 void lanes_do_not_depend_on_each_other(Device& device) {
-  const AttentionProblem p = attention_problem(4, 2, 64, {90, 200, 1});
-  const auto together = run_attention(device, p, {64});
-  for (size_t lane = 0; lane < p.lengths.size(); ++lane) {
-    AttentionProblem alone = p;
-    alone.lengths = {p.lengths[lane]};
-    alone.q = {p.q[lane]};
-    alone.k = {p.k[lane]};
-    alone.v = {p.v[lane]};
-    alone.gate = {p.gate[lane]};
-    expect_same_bits(run_attention(device, alone, {64})[0], together[lane],
-                     "lane " + std::to_string(lane) + " alone");
+  std::vector<int> lengths = {90, 200, 1};
+  std::vector<int> contexts = {0, 100, 1500};
+  for (int lane = 3; lane < kMaxLanes; ++lane) {
+    lengths.push_back(lane % 4);
+    contexts.push_back(lane * 37);
+  }
+  const AttentionProblem p = attention_problem(device, 4, 2, 64, lengths, contexts);
+  for (const PositionClass position_class : kClasses) {
+    const std::vector<int> widths = {position_class == PositionClass::prompt ? 64 : 5};
+    const auto together = run_attention(device, p, widths, position_class);
+    for (size_t lane = 0; lane < 5; ++lane) {
+      AttentionProblem alone = p;
+      alone.lengths = {p.lengths[lane]};
+      alone.contexts = {p.contexts[lane]};
+      alone.q = {p.q[lane]};
+      alone.k = {p.k[lane]};
+      alone.v = {p.v[lane]};
+      alone.gate = {p.gate[lane]};
+      alone.block_tables.resize(static_cast<size_t>(p.max_pages));
+      std::iota(alone.block_tables.begin(), alone.block_tables.end(), 0);
+      if (alone.lengths[0] == 0) continue;
+      expect_same_bits(run_attention(device, alone, widths, position_class)[0], together[lane],
+                       "lane " + std::to_string(lane) + " alone");
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// A graph is captured before the positions that it will run at are known.
+void a_captured_step_gives_the_same_bits_at_every_position(Device& device) {
+  if (!device.supports_graphs()) return;
+  const AttentionProblem p = attention_problem(device, 6, 2, 256, {20, 5}, {1020, 60});
+  for (const PositionClass position_class : kClasses) {
+    const auto want = run_attention(device, p, {3}, position_class);
+    const AttentionMemory memory(device, p);
+    const auto stream = device.make_stream();
+    fill_contexts(device, *stream, p, memory);
+    const std::vector<SequenceStep> steps = cut_into_steps(p.lengths, {3});
+    const AttentionStep captured(device, p, steps.back(), position_class);
+    const auto graph =
+        device.capture(*stream, [&] { captured.enqueue(device, *stream, p, memory); });
+    std::vector<std::vector<float>> got(p.lengths.size());
+    for (const SequenceStep& step : steps) {
+      const AttentionStep work(device, p, step, position_class);
+      const size_t columns = p.lengths.size() * 3;
+      const size_t value = device.ops().activation_bytes();
+      stream->copy(captured.control.data(), work.control.data(), columns * sizeof(ControlRow));
+      stream->copy(captured.k.data(), work.k.data(), columns * p.kv_row() * value);
+      stream->copy(captured.v.data(), work.v.data(), columns * p.kv_row() * value);
+      stream->copy(captured.q.data(), work.q.data(), columns * 2 * p.row() * value);
+      graph->launch(*stream);
+      stream->synchronize();
+      scatter_columns(step, captured.out.read(), p.row(), got);
+    }
+    for (size_t lane = 0; lane < want.size(); ++lane)
+      expect_same_bits(got[lane], want[lane], "replayed");
   }
 }
 
@@ -175,8 +352,12 @@ constexpr KernelCase kCases[] = {
     {"AttentionMatchesTheFp64Oracle", matches_the_fp64_oracle},
     {"AttentionOfSixteenDecodingLanesMatchesTheFp64Oracle",
      decode_of_sixteen_lanes_matches_the_fp64_oracle},
+    {"AttentionOverLongContextsMatchesTheFp64Oracle", long_contexts_match_the_fp64_oracle},
     {"AttentionCutsChangeNoBit", cuts_change_no_bit},
+    {"AttentionWidthsOfGeneratedStepsChangeNoBit", widths_of_generated_steps_change_no_bit},
     {"AttentionLanesDoNotDependOnEachOther", lanes_do_not_depend_on_each_other},
+    {"AttentionCapturedGivesTheSameBitsAtEveryPosition",
+     a_captured_step_gives_the_same_bits_at_every_position},
 };
 
 }  // namespace
@@ -187,9 +368,11 @@ std::span<const KernelCase> attention_cases() {
 
 std::vector<NamedResult> attention_results(Device& device) {
   return {{"paged_attention of a prompt",
-           run_attention(device, attention_problem(8, 2, 128, {200}), {128})[0]},
+           run_attention(device, attention_problem(device, 8, 2, 128, {200}), {128},
+                         PositionClass::prompt)[0]},
           {"paged_attention of decoding",
-           run_attention(device, attention_problem(6, 1, 64, {70, 90}), {1})[1]}};
+           run_attention(device, attention_problem(device, 6, 1, 64, {70, 90}), {1},
+                         PositionClass::generated)[1]}};
 }
 
 }  // namespace convoy::test

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ namespace convoy::test {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 /// What outputs hold before an operation: a value no test expects.
-inline constexpr float kUntouched = -12345.75F;
+inline constexpr float kUntouched = -12352.0F;
 
 /// Values on a device between two strips of guard bytes. read() fails the test when a guard has
 /// changed.
@@ -78,6 +79,60 @@ inline uint16_t to_bf16(float x) {
 }
 inline float from_bf16(uint16_t x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
+}
+
+/// Whether the device stores activations as bf16 (kernels/ops/op_set.h).
+inline bool has_bf16_activations(Device& device) {
+  return device.ops().activation_bytes() == sizeof(uint16_t);
+}
+
+/// `values` as the device stores activations: what an oracle must start from.
+inline std::vector<float> as_activations(Device& device, std::vector<float> values) {
+  if (!has_bf16_activations(device)) return values;
+  for (float& value : values) {
+    if (!std::isnan(value)) value = from_bf16(to_bf16(value));
+  }
+  return values;
+}
+
+/// Activations between guard bytes, f32 to the test whatever the device stores.
+class ActivationArray {
+ public:
+  ActivationArray(Device& device, const std::vector<float>& values) {
+    if (!has_bf16_activations(device)) {
+      f32_.emplace(device, values);
+      return;
+    }
+    std::vector<uint16_t> rounded;
+    for (const float value : values)
+      rounded.push_back(std::isnan(value) ? uint16_t{0x7FC0} : to_bf16(value));
+    bf16_.emplace(device, rounded);
+  }
+  void* data() const {
+    return f32_ ? static_cast<void*>(f32_->data()) : static_cast<void*>(bf16_->data());
+  }
+  std::vector<float> read() const {
+    if (f32_) return f32_->read();
+    std::vector<float> values;
+    for (const uint16_t value : bf16_->read()) values.push_back(from_bf16(value));
+    return values;
+  }
+
+ private:
+  std::optional<DeviceArray<float>> f32_;
+  std::optional<DeviceArray<uint16_t>> bf16_;
+};
+
+/// Output activations of `size` values that nothing has written yet.
+inline ActivationArray output_activations(Device& device, size_t size) {
+  return ActivationArray(device, std::vector<float>(size, kUntouched));
+}
+
+/// What a test allows of one operation: `f32` on devices with f32 activations; where they are bf16,
+/// the rounding of a stored result (half a unit in the last place of 8 bits, 2^-8) plus `bf16` for
+/// what is rounded on the way.
+inline double tolerance(Device& device, double f32, double bf16 = 0) {
+  return has_bf16_activations(device) ? 0x1p-8 + f32 + bf16 : f32;
 }
 
 /// The same numbers on every machine.

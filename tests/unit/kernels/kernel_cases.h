@@ -22,14 +22,17 @@ inline void PrintTo(const KernelCase& kernel_case, std::ostream* out) {
 std::span<const KernelCase> linear_cases();
 std::span<const KernelCase> norm_cases();
 std::span<const KernelCase> elementwise_cases();
+std::span<const KernelCase> attention_inputs_cases();
 std::span<const KernelCase> attention_cases();
 std::span<const KernelCase> conv_cases();
 std::span<const KernelCase> gdn_cases();
+std::span<const KernelCase> gdn_generate_cases();
 
 inline std::vector<KernelCase> all_kernel_cases() {
   std::vector<KernelCase> all;
-  for (const auto& part : {linear_cases(), norm_cases(), elementwise_cases(), attention_cases(),
-                           conv_cases(), gdn_cases()}) {
+  for (const auto& part :
+       {linear_cases(), norm_cases(), elementwise_cases(), attention_inputs_cases(),
+        attention_cases(), conv_cases(), gdn_cases(), gdn_generate_cases()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;
@@ -44,14 +47,15 @@ struct NamedResult {
 std::vector<NamedResult> linear_results(Device& device);
 std::vector<NamedResult> norm_results(Device& device);
 std::vector<NamedResult> elementwise_results(Device& device);
+std::vector<NamedResult> attention_inputs_results(Device& device);
 std::vector<NamedResult> attention_results(Device& device);
 std::vector<NamedResult> conv_results(Device& device);
 std::vector<NamedResult> gdn_results(Device& device);
 
 inline std::vector<NamedResult> all_results(Device& device) {
   std::vector<NamedResult> all;
-  for (auto* part : {linear_results, norm_results, elementwise_results, attention_results,
-                     conv_results, gdn_results}) {
+  for (auto* part : {linear_results, norm_results, elementwise_results, attention_inputs_results,
+                     attention_results, conv_results, gdn_results}) {
     for (NamedResult& result : part(device)) all.push_back(std::move(result));
   }
   return all;
