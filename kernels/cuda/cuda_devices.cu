@@ -1,8 +1,10 @@
-#include <cuda_runtime_api.h>
-
-#include <cstdio>
-
 #include "kernels/cuda/cuda_devices.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 namespace convoy {
 namespace {
@@ -19,9 +21,23 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
+std::string pci_text(int ordinal) {
+  char text[16] = {};
+  cudaDeviceGetPCIBusId(text, sizeof(text), ordinal);
+  std::string id = text;
+  std::transform(id.begin(), id.end(), id.begin(), [](char c) {
+    return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return id;
+}
+
+__global__ void image_probe() {}
+
 }  // namespace
 
 CudaDeviceList list_cuda_devices() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   CudaDeviceList list;
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
@@ -35,13 +51,30 @@ CudaDeviceList list_cuda_devices() {
       list.error = cudaGetErrorString(error);
       return list;
     }
-    char pci_id[16] = {};
-    cudaDeviceGetPCIBusId(pci_id, sizeof(pci_id), ordinal);
     list.devices.push_back(
-        {ordinal, properties.name, uuid_text(properties.uuid), pci_id,
+        {ordinal, properties.name, uuid_text(properties.uuid), pci_text(ordinal),
          "sm_" + std::to_string(properties.major) + std::to_string(properties.minor)});
   }
   return list;
+}
+
+bool cuda_peer_access(const std::string& from_uuid, const std::string& to_uuid) {
+  int from = -1;
+  int to = -1;
+  for (const auto& device : list_cuda_devices().devices) {
+    if (device.uuid == from_uuid) from = device.ordinal;
+    if (device.uuid == to_uuid) to = device.ordinal;
+  }
+  int allowed = 0;
+  if (from < 0 || to < 0 || from == to) return false;
+  return cudaDeviceCanAccessPeer(&allowed, from, to) == cudaSuccess && allowed != 0;
+}
+
+cudaError_t find_kernel_image() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, image_probe);
+  if (error != cudaSuccess) cudaGetLastError();  // handled by the caller
+  return error;
 }
 
 }  // namespace convoy

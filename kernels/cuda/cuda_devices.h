@@ -1,6 +1,8 @@
 // The CUDA devices of this machine. Plain types only, so that .cu and .cpp files can include it.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <string>
 #include <vector>
 
@@ -11,14 +13,23 @@ struct CudaDeviceList {
     int ordinal = 0;           ///< as CUDA numbers them
     std::string name;          ///< "NVIDIA H200"
     std::string uuid;          ///< "GPU-…"
-    std::string pci_id;        ///< "0000:3b:00.0"
+    std::string pci_id;        ///< "0000:3b:00.0", lower-case digits
     std::string architecture;  ///< "sm_90"
   };
   std::vector<Entry> devices;
   std::string error;  ///< why there are none: no driver, no device, …; empty otherwise
 };
 
-/// Asks the CUDA runtime. The first CUDA call of the process; opens no context.
+/// Asks the CUDA runtime. The first CUDA call of the process; opens no context. Sets
+/// CUDA_MODULE_LOADING=EAGER and CUDA_DEVICE_MAX_CONNECTIONS=32 for this process, unless they are
+/// set: the runtime reads them once.
 CudaDeviceList list_cuda_devices();
+
+/// Whether the driver lets the device `from` reach the memory of `to`; false for one and the same.
+bool cuda_peer_access(const std::string& from_uuid, const std::string& to_uuid);
+
+/// Whether this program has kernels that the calling thread's device can run:
+/// cudaErrorNoKernelImageForDevice otherwise. Opens the device.
+cudaError_t find_kernel_image();
 
 }  // namespace convoy
