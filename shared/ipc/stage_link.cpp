@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/futex.h"
+#include "shared/ipc/link_exchange.h"
 
 namespace convoy {
 namespace {
@@ -15,14 +16,13 @@ namespace {
 // Words lie two cache lines apart: the prefetcher fetches lines in pairs.
 constexpr size_t kFilledOffset = 128;
 constexpr size_t kDrainedOffset = 256;
-constexpr size_t kStagingOffset = 512;
-constexpr size_t kStagedBytes = offsetof(LinkSlotHeader, live);
-constexpr size_t kReceivedOffset = kStagingOffset + kStagedHeaders * kStagedBytes;
-constexpr size_t kSlotsOffset = kReceivedOffset + kStagedHeaders * kStagedBytes;
+constexpr size_t kHeadersOffset = 512;
+constexpr size_t kExchangeOffset = kHeadersOffset + kLinkHeaders * sizeof(LinkHeader);
+constexpr size_t kEventsOffset = kExchangeOffset + sizeof(LinkExchange);
 constexpr size_t kAlignment = 256;
-static_assert(kSlotsOffset % kAlignment == 0);
-constexpr size_t kPayloadOffset = kAlignment;  // within a slot
-static_assert(sizeof(LinkSlotHeader) <= kPayloadOffset);
+static_assert(kEventsOffset % kAlignment == 0);
+constexpr size_t kPayloadOffset = kAlignment;  // within a slot, after the live words
+static_assert(kMaxLanes * sizeof(uint32_t) <= kPayloadOffset);
 // Every wait of an epoch lies less than this beyond the next transfer.
 constexpr uint32_t kReleaseDistance = 1U << 30;
 
@@ -32,10 +32,14 @@ constexpr size_t round_up(size_t value, size_t unit) {
 size_t slot_bytes(size_t payload_bytes) {
   return kPayloadOffset + round_up(payload_bytes, kAlignment);
 }
+// After the event handles: one for each slot and side.
+size_t slots_offset(uint32_t slots) {
+  return kEventsOffset + round_up(2 * slots * sizeof(IpcHandle), kAlignment);
+}
 
 void check_options(const StageLinkOptions& options) {
   CONVOY_CHECK_OP(options.slots, >=, 1U);
-  CONVOY_CHECK_OP(options.slots, <=, kStagedHeaders);
+  CONVOY_CHECK_OP(options.slots, <=, kLinkHeaders - 2 * kMaxLinkAhead);
   CONVOY_CHECK_OP(options.payload_bytes, <=, std::numeric_limits<size_t>::max() / 256);
 }
 
@@ -66,6 +70,12 @@ std::optional<Error> check_region(const SharedRegion& region, const StageLinkOpt
   if (header.first_transfer != options.start.first_transfer) {
     return differs("first_transfer", header.first_transfer, options.start.first_transfer);
   }
+  if (header.wish != static_cast<uint32_t>(options.wish)) {
+    return differs("wish", header.wish, static_cast<uint32_t>(options.wish));
+  }
+  if (header.doorbell != static_cast<uint32_t>(options.doorbell)) {
+    return differs("doorbell", header.doorbell, static_cast<uint32_t>(options.doorbell));
+  }
   return std::nullopt;
 }
 
@@ -76,15 +86,35 @@ uint32_t filled_value(uint32_t transfer, uint32_t piece, uint32_t count) {
 
 }  // namespace
 
+const char* link_transport_name(LinkTransport transport) {
+  switch (transport) {
+    case LinkTransport::pinned:
+      return "pinned";
+    case LinkTransport::peer:
+      return "peer";
+    case LinkTransport::local:
+      return "local";
+  }
+  return "unknown";
+}
+
 LinkPieces link_pieces(size_t payload_bytes) {
   const size_t count = std::clamp<size_t>(payload_bytes / kLinkPieceBytes, 1, kLinkPieces);
   if (count == 1) return {1, payload_bytes};
   return {static_cast<uint32_t>(count), payload_bytes / count / kAlignment * kAlignment};
 }
 
+size_t link_header_offset(uint32_t transfer) {
+  return kHeadersOffset + transfer % kLinkHeaders * sizeof(LinkHeader);
+}
+
+size_t device_slots_bytes(const StageLinkOptions& options) {
+  return options.slots * slot_bytes(options.payload_bytes);
+}
+
 size_t stage_link_region_bytes(const StageLinkOptions& options) {
   check_options(options);
-  return kSlotsOffset + options.slots * slot_bytes(options.payload_bytes);
+  return slots_offset(options.slots) + device_slots_bytes(options);
 }
 
 void format_stage_link(SharedRegion& region, const StageLinkOptions& options) {
@@ -96,6 +126,8 @@ void format_stage_link(SharedRegion& region, const StageLinkOptions& options) {
   header.payload_bytes = options.payload_bytes;
   header.epoch = options.start.epoch;
   header.first_transfer = options.start.first_transfer;
+  header.wish = static_cast<uint32_t>(options.wish);
+  header.doorbell = static_cast<uint32_t>(options.doorbell);
   auto* base = static_cast<std::byte*>(region.data());
   std::memcpy(base, &header, sizeof(header));
   const auto store = [base](size_t offset, uint32_t value) {
@@ -112,7 +144,9 @@ StageLinkEnd::StageLinkEnd(Side side, SharedRegion& region, const StageLinkOptio
       base_(static_cast<std::byte*>(region.data())),
       label_(region.label()),
       options_(options),
+      device_(device),
       inline_stream_(device == nullptr || device->kind() == DeviceKind::cpu),
+      slots_(base_ + slots_offset(options.slots)),
       shared_(std::make_unique<Shared>()) {
   shared_->next.store(options.start.first_transfer, std::memory_order_relaxed);
   if (device != nullptr) registration_ = device->register_host(region.data(), region.bytes());
@@ -124,35 +158,81 @@ uint32_t* StageLinkEnd::filled() const {
 uint32_t* StageLinkEnd::drained() const {
   return reinterpret_cast<uint32_t*>(base_ + kDrainedOffset);
 }
-std::byte* StageLinkEnd::slot() const {
-  return base_ + kSlotsOffset + slot_index_ * slot_bytes(options_.payload_bytes);
+std::byte* StageLinkEnd::slot_at(uint32_t index) const {
+  return slots_ + index * slot_bytes(options_.payload_bytes);
+}
+LinkExchange& StageLinkEnd::exchange() const {
+  return *reinterpret_cast<LinkExchange*>(base_ + kExchangeOffset);
+}
+IpcHandle* StageLinkEnd::event_handles(Side side) const {
+  auto* handles = reinterpret_cast<IpcHandle*>(base_ + kEventsOffset);
+  return side == Side::sender ? handles : handles + options_.slots;
+}
+void StageLinkEnd::use_region_slots() {
+  slots_ = base_ + slots_offset(options_.slots);
+  transport_ = LinkTransport::pinned;
+}
+
+LinkPieces StageLinkEnd::pieces_of(size_t bytes) const {
+  return own_events_.empty() ? link_pieces(bytes) : LinkPieces{1, bytes};
+}
+
+void StageLinkEnd::await(Stream& stream, uint32_t* word, uint32_t value) {
+  if (own_events_.empty()) {
+    stream.wait_value(word, value);
+    return;
+  }
+  futex_wait_reached(word, value, 0);
+  // A sender's first use of a slot waits for nobody: its event was never recorded.
+  if (aborted() || (side_ == Side::sender && first_lap_)) return;
+  other_events_[slot_index_]->wait(stream);
+}
+
+void StageLinkEnd::ring(Stream& stream, uint32_t slot_index, uint32_t* word, uint32_t value) {
+  if (own_events_.empty()) {
+    stream.write_value(word, value);
+    return;
+  }
+  own_events_[slot_index]->record(stream);
+  futex_store_and_wake(word, value);
 }
 
 void StageLinkEnd::advance() {
   slot_index_ = (slot_index_ + 1) % options_.slots;
+  if (slot_index_ == 0) first_lap_ = false;
   shared_->next.store(next_transfer() + 1, std::memory_order_relaxed);
 }
 
 void StageLinkEnd::release_waiters() {
   // The flag first: whoever a rewritten word wakes must see it.
   shared_->aborted.store(true, std::memory_order_release);
+  release_words(side_);
+}
+
+// What ends of `side` wait for lies far ahead.
+void StageLinkEnd::release_words(Side side) {
   const uint32_t next = next_transfer();
-  if (side_ == Side::sender) {
+  if (side == Side::sender) {
     futex_store_and_wake(drained(), next + kReleaseDistance);
   } else {
     futex_store_and_wake(filled(), next * kLinkPieces + kReleaseDistance);
   }
 }
 
-void StageLinkEnd::reset(const LinkEpoch& epoch) {
+void StageLinkEnd::rewind(const LinkEpoch& epoch) {
   options_.start = epoch;
   slot_index_ = 0;
+  first_lap_ = true;
   shared_->next.store(epoch.first_transfer, std::memory_order_relaxed);
   if (side_ == Side::sender) {
     futex_store_and_wake(filled(), epoch.first_transfer * kLinkPieces);
   } else {
     futex_store_and_wake(drained(), epoch.first_transfer);
   }
+}
+
+void StageLinkEnd::reset(const LinkEpoch& epoch) {
+  rewind(epoch);
   shared_->aborted.store(false, std::memory_order_release);
 }
 
@@ -172,7 +252,7 @@ Result<StageLinkSender> StageLinkSender::open(SharedRegion& region, const StageL
 
 void* StageLinkSender::acquire(Stream& stream) {
   if (aborted()) return nullptr;
-  stream.wait_value(drained(), next_transfer() + 1 - options_.slots);
+  await(stream, drained(), next_transfer() + 1 - options_.slots);
   return aborted() ? nullptr : slot() + kPayloadOffset;
 }
 
@@ -180,16 +260,14 @@ void StageLinkSender::write_header(Stream& stream, size_t bytes, uint32_t column
                                    std::span<const uint32_t> live) {
   CONVOY_CHECK_OP(live.size(), <=, static_cast<size_t>(kMaxLanes));
   const uint32_t transfer = next_transfer();
-  LinkSlotHeader header{};
+  LinkHeader header{};
   header.sequence = transfer;
   header.epoch = options_.start.epoch;
   header.columns = columns;
   header.lanes = static_cast<uint32_t>(live.size());
   header.bytes = bytes;
-  std::byte* staged = base_ + kStagingOffset + (transfer % kStagedHeaders) * kStagedBytes;
-  std::memcpy(staged, &header, kStagedBytes);
-  stream.copy(slot(), staged, kStagedBytes);
-  if (!live.empty()) stream.copy(slot() + kStagedBytes, live.data(), live.size_bytes());
+  std::memcpy(base_ + link_header_offset(transfer), &header, sizeof(header));
+  if (!live.empty()) stream.copy(slot(), live.data(), live.size_bytes());
 }
 
 Transfer StageLinkSender::commit(Stream& stream, size_t bytes, uint32_t columns,
@@ -198,8 +276,9 @@ Transfer StageLinkSender::commit(Stream& stream, size_t bytes, uint32_t columns,
   if (aborted()) return Transfer::aborted;
   write_header(stream, bytes, columns, live);
   const uint32_t transfer = next_transfer();
+  const uint32_t slot_index = slot_index_;
   advance();
-  stream.write_value(filled(), filled_value(transfer, 0, 1));
+  ring(stream, slot_index, filled(), filled_value(transfer, 0, 1));
   return Transfer::done;
 }
 
@@ -210,15 +289,16 @@ Transfer StageLinkSender::send(Stream& stream, const void* payload, size_t bytes
   if (destination == nullptr) return Transfer::aborted;
   write_header(stream, bytes, columns, live);
   const uint32_t transfer = next_transfer();
+  const uint32_t slot_index = slot_index_;
   advance();
-  const LinkPieces pieces = link_pieces(bytes);
+  const LinkPieces pieces = pieces_of(bytes);
   for (uint32_t piece = 0; piece < pieces.count; ++piece) {
     const size_t begin = piece * pieces.piece_bytes;
     const size_t end = piece + 1 == pieces.count ? bytes : begin + pieces.piece_bytes;
     if (end > begin) {
       stream.copy(destination + begin, static_cast<const std::byte*>(payload) + begin, end - begin);
     }
-    stream.write_value(filled(), filled_value(transfer, piece, pieces.count));
+    ring(stream, slot_index, filled(), filled_value(transfer, piece, pieces.count));
   }
   return Transfer::done;
 }
@@ -233,13 +313,9 @@ Result<StageLinkReceiver> StageLinkReceiver::open(SharedRegion& region,
   return StageLinkReceiver(region, options, device);
 }
 
-std::byte* StageLinkReceiver::staged_header(uint32_t transfer) const {
-  return base_ + kReceivedOffset + (transfer % kStagedHeaders) * kStagedBytes;
-}
-
 Status StageLinkReceiver::check_received(const LinkExpectation& expected) const {
-  LinkSlotHeader header{};
-  std::memcpy(&header, staged_header(expected.transfer), kStagedBytes);
+  LinkHeader header{};
+  std::memcpy(&header, base_ + link_header_offset(expected.transfer), sizeof(header));
   const auto differs = [&](const char* field, uint64_t value, uint64_t wanted) {
     return Error{"stage link \"" + label_ + "\", transfer " + std::to_string(expected.transfer) +
                  ": " + field + " is " + std::to_string(value) + ", expected " +
@@ -266,20 +342,19 @@ Result<Transfer> StageLinkReceiver::receive(Stream& stream, void* destination, s
   CONVOY_CHECK_OP(bytes, <=, options_.payload_bytes);
   CONVOY_CHECK_OP(live.size(), <=, static_cast<size_t>(kMaxLanes));
   const uint32_t transfer = next_transfer();
-  const LinkPieces pieces = link_pieces(bytes);
+  const LinkPieces pieces = pieces_of(bytes);
   for (uint32_t piece = 0; piece < pieces.count; ++piece) {
     if (aborted()) return Transfer::aborted;
-    stream.wait_value(filled(), filled_value(transfer, piece, pieces.count));
+    await(stream, filled(), filled_value(transfer, piece, pieces.count));
     if (aborted()) return Transfer::aborted;
     if (piece == 0) {
-      stream.copy(staged_header(transfer), slot(), kStagedBytes);
       if (inline_stream_) {
         const auto lanes = static_cast<uint32_t>(live.size());
         if (Status status = check_received({transfer, bytes, columns, lanes}); !status) {
           return Error{status.error()};
         }
       }
-      if (!live.empty()) stream.copy(live.data(), slot() + kStagedBytes, live.size_bytes());
+      if (!live.empty()) stream.copy(live.data(), slot(), live.size_bytes());
     }
     const size_t begin = piece * pieces.piece_bytes;
     const size_t end = piece + 1 == pieces.count ? bytes : begin + pieces.piece_bytes;
@@ -288,8 +363,9 @@ Result<Transfer> StageLinkReceiver::receive(Stream& stream, void* destination, s
                   end - begin);
     }
   }
+  const uint32_t slot_index = slot_index_;
   advance();
-  stream.write_value(drained(), transfer + 1);
+  ring(stream, slot_index, drained(), transfer + 1);
   return Transfer::done;
 }
 

@@ -71,14 +71,6 @@ struct StepLane {
 };
 static_assert(sizeof(StepLane) == 32);
 
-/// block_table[kv_row][block] = page.
-struct BlockTableDelta {
-  int32_t kv_row;
-  int32_t block;
-  int32_t page;
-};
-static_assert(sizeof(BlockTableDelta) == 12);
-
 /// An entry where it lies in the ring, for the writer.
 struct StepEntry {
   StepHeader* header;

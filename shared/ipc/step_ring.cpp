@@ -40,12 +40,17 @@ StepEntry entry_at(std::byte* base, const StepRingLayout& layout, uint32_t seque
           reinterpret_cast<ControlRow*>(at + layout.control_offset)};
 }
 
-bool wait_word(std::byte* base, size_t offset, uint32_t value, int spin, int timeout_ms) {
-  if (timeout_ms >= 0) {
-    return futex_wait_reached_for(word(base, offset), value, spin, timeout_ms);
-  }
-  futex_wait_reached(word(base, offset), value, spin);
+// `published`, which a host thread writes.
+bool wait_published(std::byte* base, uint32_t value, int spin, int timeout_ms) {
+  uint32_t* published = word(base, kPublishedOffset);
+  if (timeout_ms >= 0) return futex_wait_reached_for(published, value, spin, timeout_ms);
+  futex_wait_reached(published, value, spin);
   return true;
+}
+
+// `consumed`, which a CUDA worker's stream writes: nothing wakes the host then.
+bool wait_consumed(std::byte* base, uint32_t value, int spin, int timeout_ms) {
+  return futex_wait_reached_polling(word(base, kConsumedOffset), value, spin, timeout_ms);
 }
 
 Error region_error(const std::string& label, const char* field, uint64_t value, uint64_t expected) {
@@ -103,7 +108,7 @@ StepEntry StepRingWriter::entry(uint32_t sequence) const {
 
 Result<std::optional<StepEntry>> StepRingWriter::begin(int timeout_ms) {
   const uint32_t needed = next_ - kStepRingSlots + 1;
-  if (!wait_word(base_, kConsumedOffset, needed, options_.spin_iterations, timeout_ms)) {
+  if (!wait_consumed(base_, needed, options_.spin_iterations, timeout_ms)) {
     return std::optional<StepEntry>();
   }
   const uint32_t consumed_now = consumed();
@@ -194,7 +199,7 @@ Result<StepRingReader> StepRingReader::open(SharedRegion& region,
 }
 
 Result<std::optional<ConstStepEntry>> StepRingReader::wait_next(int timeout_ms) {
-  if (!wait_word(base_, kPublishedOffset, next_ + 1, options_.spin_iterations, timeout_ms)) {
+  if (!wait_published(base_, next_ + 1, options_.spin_iterations, timeout_ms)) {
     return std::optional<ConstStepEntry>();
   }
   // `published` first: a value that close() wrote makes the closed word visible.

@@ -28,6 +28,7 @@ class InlineStream : public Stream {
   }
   void write_value(uint32_t* word, uint32_t value) override { futex_store_and_wake(word, value); }
   void synchronize() override {}
+  bool idle() override { return true; }
 
  private:
   static constexpr int kSpinIterations = 200;

@@ -277,10 +277,8 @@ TEST(StageLink, AHeaderThatDiffersFromTheExpectationIsAnErrorWithTheLinkAndBothV
   EXPECT_EQ(error_of(128, 4), "stage link \"0 -> 1\", transfer 0: bytes is 256, expected 128");
   EXPECT_THAT(error_of(256, 3), HasSubstr("columns is 4, expected 3"));
   EXPECT_THAT(error_of(256, 4, live), HasSubstr("lanes is 2, expected 3"));
-  // The slots lie at the end of the region; a payload follows its header by 256 bytes.
-  const size_t slots_bytes = 2 * (256 + options.payload_bytes);
-  auto* header = reinterpret_cast<LinkSlotHeader*>(static_cast<std::byte*>(region.data()) +
-                                                   region.bytes() - slots_bytes);
+  auto* header =
+      reinterpret_cast<LinkHeader*>(static_cast<std::byte*>(region.data()) + link_header_offset(0));
   header->sequence = 9;
   EXPECT_THAT(error_of(256, 4), HasSubstr("sequence is 9, expected 0"));
   header->sequence = 0;
@@ -309,7 +307,7 @@ TEST(StageLink, ARegionThatIsNotThisLinkIsRefusedByName) {
   };
   EXPECT_EQ(error_after([](auto*) {}), "accepted");
   EXPECT_THAT(error_after([](auto* h) { h->magic = 1; }), HasSubstr("magic is 1"));
-  EXPECT_THAT(error_after([](auto* h) { h->version = 7; }), HasSubstr("version is 7, expected 1"));
+  EXPECT_THAT(error_after([](auto* h) { h->version = 7; }), HasSubstr("version is 7, expected 3"));
   EXPECT_THAT(error_after([](auto* h) { h->slots = 3; }), HasSubstr("slots is 3, expected 2"));
   EXPECT_THAT(error_after([](auto* h) { h->payload_bytes = 1; }),
               HasSubstr("payload_bytes is 1, expected 4096"));
