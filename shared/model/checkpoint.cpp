@@ -130,10 +130,15 @@ void log_unused(const TensorMap& unused, const std::string& where) {
 
 }  // namespace
 
-Checkpoint Checkpoint::open(const std::filesystem::path& directory) {
+Checkpoint Checkpoint::open(const std::filesystem::path& directory, LoadFormat format) {
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
   checkpoint.config_ = read_model_config(directory);
+  checkpoint.format_ = format;
+  if (format == LoadFormat::dummy) {
+    checkpoint.invent_tensors();
+    return checkpoint;
+  }
   const std::filesystem::path single = directory / kSingleFile;
   const std::filesystem::path index = directory / kIndexFile;
   if (is_there(single)) {
@@ -145,6 +150,25 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory) {
         fmt::format("{}: holds neither {} nor {}", directory.string(), kSingleFile, kIndexFile));
   }
   return checkpoint;
+}
+
+void Checkpoint::invent_tensors() {
+  const auto invent = [&](const RequiredTensor& required) {
+    TensorInfo info;
+    info.name = required.name;
+    info.shape = required.shape;
+    info.bytes = dtype_bytes(info.dtype);
+    for (const int64_t extent : info.shape) info.bytes *= static_cast<uint64_t>(extent);
+    const uint64_t bytes = info.bytes;
+    tensors_.emplace(required.name, std::move(info));
+    return bytes;
+  };
+  for (const RequiredTensor& required : root_tensors(config_)) invent(required);
+  for (int layer = 0; layer < config_.num_layers; ++layer) {
+    uint64_t bytes = 0;
+    for (const RequiredTensor& required : layer_tensors(config_, layer)) bytes += invent(required);
+    layer_bytes_.push_back(bytes);
+  }
 }
 
 void Checkpoint::require_tensors(TensorMap&& found, const std::string& where) {
@@ -175,6 +199,7 @@ const TensorInfo& Checkpoint::tensor(std::string_view name) const {
 }
 
 MappedTensor Checkpoint::map(std::string_view name) const {
+  CONVOY_CHECK(format_ == LoadFormat::automatic, "a tensor of a checkpoint without files");
   const TensorInfo& info = tensor(name);
   const std::filesystem::path path = directory_ / info.file;
   const RegularFile file = open_regular_file(path);

@@ -18,6 +18,12 @@
 
 namespace convoy {
 
+/// Where weights come from.
+enum class LoadFormat {
+  automatic,  ///< the checkpoint's files
+  dummy,      ///< random values in the shapes of config.json, made on the device: no weight files
+};
+
 /// Read-only mapping of one tensor's bytes (page-rounded mmap), unmapped when destroyed. Move-only;
 /// moved-from: no bytes. A file that shrinks while it is mapped raises SIGBUS on access, as with
 /// any mapping.
@@ -55,10 +61,13 @@ class Checkpoint {
   /// Accepts one model.safetensors or the shards named by model.safetensors.index.json (the single
   /// file wins, as in transformers), tensors of the text model under "model.language_model." or
   /// "model.". Tensors the text model does not need (MTP, vision, others) are ignored. Throws
-  /// StartError naming file and tensor.
-  static Checkpoint open(const std::filesystem::path& directory);
+  /// StartError naming file and tensor. LoadFormat::dummy: config only; tensors are bf16 of the
+  /// shapes it asks for and cannot be mapped.
+  static Checkpoint open(const std::filesystem::path& directory,
+                         LoadFormat format = LoadFormat::automatic);
 
   const ModelConfig& config() const { return config_; }
+  LoadFormat format() const { return format_; }
   const std::filesystem::path& directory() const { return directory_; }
 
   /// `name` relative to the text model: "embed_tokens.weight", "layers.3.mlp.up_proj.weight",
@@ -82,11 +91,13 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
+  void invent_tensors();
   void require_tensors(std::map<std::string, TensorInfo, std::less<>>&& found,
                        const std::string& where);
 
   std::filesystem::path directory_;
   ModelConfig config_;
+  LoadFormat format_ = LoadFormat::automatic;
   std::map<std::string, FileStamp, std::less<>> files_;  // by file name, as they were when checked
   std::map<std::string, TensorInfo, std::less<>> tensors_;  // by relative name
   std::vector<uint64_t> layer_bytes_;

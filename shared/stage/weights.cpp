@@ -3,44 +3,26 @@
 #include "base/check.h"
 
 namespace convoy {
-namespace {
 
-int stored_rows(const TensorInfo& info) {
-  return static_cast<int>(info.shape.front());
+WeightSet::WeightSet(WeightLoader& loader, const std::vector<WeightSpec>& table,
+                     const std::string& prefix) {
+  load(loader, table, prefix);
 }
-
-}  // namespace
 
 WeightSet::WeightSet(Device& device, Stream& stream, const Checkpoint& checkpoint,
                      const std::vector<WeightSpec>& table, const std::string& prefix,
                      const LoadProgress& progress) {
+  WeightLoader loader(device, stream, checkpoint, progress);
+  load(loader, table, prefix);
+  loader.finish();
+}
+
+void WeightSet::load(WeightLoader& loader, const std::vector<WeightSpec>& table,
+                     const std::string& prefix) {
   for (const WeightSpec& spec : table) {
-    const uint64_t size = weight_bytes(spec, device.kind());
-    Buffer buffer = device.allocate(size, prefix + spec.role);
-    int first_row = 0;
-    for (const std::string& name : spec.tensors) {
-      const MappedTensor tensor = checkpoint.map(prefix + name);
-      switch (spec.form) {
-        case WeightForm::linear:
-          device.ops().pack_linear(tensor.data(), stored_rows(tensor.info()), first_row,
-                                   spec.out_features, spec.in_features, buffer.data());
-          first_row += stored_rows(tensor.info());
-          break;
-        case WeightForm::table:
-          CONVOY_CHECK_OP(tensor.bytes(), ==, size);
-          stream.copy(buffer.data(), tensor.data(), size);
-          break;
-        case WeightForm::vector: {
-          const std::vector<float> values = to_f32(tensor);
-          CONVOY_CHECK_OP(values.size() * sizeof(float), ==, size);
-          stream.copy(buffer.data(), values.data(), size);
-          break;
-        }
-      }
-      stream.synchronize();
-      if (progress) progress(tensor.bytes());
-    }
-    if (spec.form == WeightForm::linear) CONVOY_CHECK_OP(first_row, ==, spec.out_features);
+    const uint64_t size = weight_bytes(spec, loader.device().kind());
+    Buffer buffer = loader.device().allocate(size, prefix + spec.role);
+    loader.load(spec, prefix, buffer.data());
     bytes_ += size;
     entries_.emplace(spec.role, Entry{spec, std::move(buffer)});
   }

@@ -1,27 +1,24 @@
 // Weights of one layer or of the root, in device memory.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "kernels/device/device.h"
 #include "kernels/ops/op_set.h"
-#include "shared/model/checkpoint.h"
 #include "shared/plan/weight_table.h"
+#include "shared/stage/weight_loader.h"
 
 namespace convoy {
 
-/// Told after every stored tensor: how many more bytes are now on the device. Throwing ends the
-/// load.
-using LoadProgress = std::function<void(uint64_t loaded_bytes)>;
-
-/// The weights of one table (layer_weight_table or root_weight_table), loaded.
+/// The weights of one table (layer_weight_table or root_weight_table).
 class WeightSet {
  public:
-  /// `prefix` is put before every tensor name, e.g. "layers.3.". Each tensor is mapped, packed and
-  /// unmapped in turn. Throws StartError.
+  /// `prefix` is put before every tensor name, e.g. "layers.3.". The values are there after
+  /// loader.finish(). Throws StartError.
+  WeightSet(WeightLoader& loader, const std::vector<WeightSpec>& table, const std::string& prefix);
+  /// With a loader of its own: the values are there when it returns.
   WeightSet(Device& device, Stream& stream, const Checkpoint& checkpoint,
             const std::vector<WeightSpec>& table, const std::string& prefix,
             const LoadProgress& progress);
@@ -36,6 +33,7 @@ class WeightSet {
     WeightSpec spec;
     Buffer buffer;
   };
+  void load(WeightLoader& loader, const std::vector<WeightSpec>& table, const std::string& prefix);
   const Entry& entry(const std::string& role, WeightForm form) const;
 
   std::map<std::string, Entry> entries_;

@@ -74,6 +74,39 @@ TEST(Checkpoint, OpensEveryLayoutAndGivesTheBytesOfEveryTensor) {
   }
 }
 
+TEST(Checkpoint, ADummyNeedsNothingButTheConfigAndHasTheSameTensors) {
+  const Checkpoint stored = Checkpoint::open(kBundled);
+  const TemporaryDirectory scratch;
+  std::filesystem::copy_file(kBundled / "config.json", scratch.path() / "config.json");
+  const Checkpoint dummy = Checkpoint::open(scratch.path(), LoadFormat::dummy);
+  EXPECT_EQ(dummy.format(), LoadFormat::dummy);
+  for (const RequiredTensor& required : all_tensors(stored.config())) {
+    const TensorInfo& info = dummy.tensor(required.name);
+    EXPECT_EQ(info.shape, stored.tensor(required.name).shape) << required.name;
+    EXPECT_EQ(info.dtype, DType::bf16);
+  }
+  // The bundled model stores some vectors as f32.
+  EXPECT_LE(dummy.layer_bytes(0), stored.layer_bytes(0));
+  EXPECT_EQ(dummy.embedding_bytes(), stored.embedding_bytes());
+  EXPECT_EQ(dummy.head_bytes(), stored.head_bytes());
+  EXPECT_THAT(refusal([&] { Checkpoint::open(scratch.path()); }),
+              HasSubstr("holds neither model.safetensors"));
+  EXPECT_DEATH(static_cast<void>(dummy.map("norm.weight")), "a checkpoint without files");
+}
+
+TEST(Checkpoint, ThePublishedShapesOpenAsDummies) {
+  const std::filesystem::path shapes = std::filesystem::path(CONVOY_SOURCE_DIR) / "scripts/shapes";
+  const auto bytes = [&](const char* name) {
+    const Checkpoint c = Checkpoint::open(shapes / name, LoadFormat::dummy);
+    uint64_t sum = c.embedding_bytes() + c.final_norm_bytes() + c.head_bytes();
+    for (int layer = 0; layer < c.config().num_layers; ++layer) sum += c.layer_bytes(layer);
+    return static_cast<double>(sum);
+  };
+  EXPECT_NEAR(bytes("qwen3.5-27b"), 53.8e9, 0.2e9);
+  EXPECT_NEAR(bytes("qwen3.5-9b"), 17.9e9, 0.2e9);
+  EXPECT_NEAR(bytes("qwen3.5-0.8b"), 1.5e9, 0.1e9);
+}
+
 TEST(Checkpoint, OpensTheBundledModelAndAccountsForEveryByteOfItsTrunk) {
   const Checkpoint checkpoint = Checkpoint::open(kBundled);
   uint64_t sum =
