@@ -208,12 +208,8 @@ void ControlThread::push(WorkerCommand command) {
 
 void ControlThread::stop() {
   stopping_.store(true, std::memory_order_release);
-  std::function<void()> hook;
-  {
-    const std::lock_guard lock(mutex_);
-    hook = stop_hook_;
-  }
-  if (hook) hook();
+  const std::lock_guard lock(hook_mutex_);
+  if (stop_hook_) stop_hook_();
 }
 
 WorkerCommand ControlThread::next() {
@@ -230,7 +226,7 @@ void ControlThread::send(const proto::FromWorker& message) {
 }
 
 void ControlThread::set_stop_hook(std::function<void()> hook) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(hook_mutex_);
   stop_hook_ = std::move(hook);
 }
 

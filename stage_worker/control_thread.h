@@ -47,7 +47,8 @@ class ControlThread {
   /// Whether the main thread should leave what it is doing: the conversation ended, or a release or
   /// shutdown is queued.
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
-  /// Called on the control thread whenever stopping() turns true; empty: nobody waits. Main thread.
+  /// Called on the control thread whenever stopping() turns true; empty: nobody waits, and the old
+  /// one does not run any more once this returns. Main thread.
   void set_stop_hook(std::function<void()> hook);
   /// Attached workers: everything of the last conversation is freed, the next coordinator may come.
   /// Main thread.
@@ -81,6 +82,7 @@ class ControlThread {
   std::mutex mutex_;
   std::condition_variable queued_;
   std::deque<WorkerCommand> commands_;
+  std::mutex hook_mutex_;  // held while the hook runs
   std::function<void()> stop_hook_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -1,6 +1,7 @@
 #include "stage_worker/session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <new>
 
@@ -57,7 +58,13 @@ SessionEnd Session::run() {
     WorkerCommand command = control_.next();
     if (command.kind == WorkerCommand::Kind::conversation_ended)
       return SessionEnd::conversation_ended;
-    if (command.kind == WorkerCommand::Kind::shutdown) return SessionEnd::shutdown;
+    if (command.kind == WorkerCommand::Kind::shutdown) {
+      // Giving a CUDA device's memory back piece by piece takes seconds; the driver takes it from a
+      // process that ends at once.
+      if (options_.control_fd >= 0 && device_ && device_->kind() == DeviceKind::cuda)
+        ::_exit(static_cast<int>(ExitCode::done));
+      return SessionEnd::shutdown;
+    }
     try {
       switch (command.message.body_case()) {
         case proto::ToWorker::kLoadStage:
@@ -98,7 +105,9 @@ void Session::load(const proto::LoadStage& message) {
   rank_ = static_cast<int>(message.plan().rank());
   stages_ = static_cast<int>(message.stages());
 
-  const Checkpoint checkpoint = Checkpoint::open(message.model_directory());
+  const Checkpoint checkpoint = Checkpoint::open(
+      message.model_directory(),
+      message.load_format() == proto::DUMMY ? LoadFormat::dummy : LoadFormat::automatic);
   check_load(message, checkpoint.config());
   const LayerRange layers{static_cast<int>(message.plan().layer_begin()),
                           static_cast<int>(message.plan().layer_end())};
@@ -121,6 +130,7 @@ void Session::load(const proto::LoadStage& message) {
   };
   executor_.emplace(*device_, *stream_, checkpoint, layers, limits_from(message.limits()),
                     progress);
+  executor_->prepare(*stream_, message.cuda_graphs());
   describe();
   health_.set_state(proto::StageHealth::READY);
   log(LogLevel::info, fmt::format("layers [{}, {}) loaded: {} bytes of weights", layers.begin,
@@ -173,8 +183,18 @@ void Session::serve(const proto::OpenLinks& message, std::vector<UniqueFd> descr
   if (!loop) return send_error(proto::StageError::LINK, loop.error());
   StepLoop& steps = *loop.value();
   control_.set_stop_hook([&steps] { steps.release_waiters(); });
+  // A stop before the hook was set released nobody.
+  if (control_.stopping()) steps.release_waiters();
+  const auto connection = steps.connect();
+  if (!connection) {
+    control_.set_stop_hook({});
+    if (!control_.stopping()) send_error(proto::StageError::LINK, connection.error());
+    return;
+  }
   proto::FromWorker opened;
-  opened.mutable_links_opened();
+  opened.mutable_links_opened()->set_outgoing_transport(
+      link_transport_name(connection.value().transport));
+  opened.mutable_links_opened()->set_outgoing_fallback(connection.value().fallback);
   control_.send(opened);
   const Status status = steps.run(health_, hold_, [this] { return control_.stopping(); });
   control_.set_stop_hook({});

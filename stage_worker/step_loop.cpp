@@ -4,16 +4,17 @@
 
 #include <array>
 #include <chrono>
+#include <thread>
+
+#include "base/check.h"
+#include "base/exit_code.h"
 
 namespace convoy {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// For a stream to pass what was enqueued once its waits are released.
+constexpr auto kReleaseTime = std::chrono::seconds(30);
 constexpr int kRingPollMs = 200;  // how often a worker without steps looks whether it should stop
-
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 HoldPhase phase_of(StepKind kind) {
   return kind == StepKind::prefill ? HoldPhase::prefill : HoldPhase::decode;
@@ -44,22 +45,28 @@ Result<std::unique_ptr<StepLoop>> StepLoop::open(const StepLoopOptions& options,
                                                            .state_slots = limits.state_slots()},
                                                 .spin_iterations = options.spin_iterations});
   if (!ring) return Error{ring.error()};
+  if (!proto::LinkWish_IsValid(sizes.wish()) || !proto::LinkDoorbell_IsValid(sizes.doorbell()))
+    return Error{fmt::format("OpenLinks: wish {} and doorbell {}", static_cast<int>(sizes.wish()),
+                             static_cast<int>(sizes.doorbell()))};
+  const LinkChoice choice{static_cast<LinkWish>(sizes.wish()),
+                          static_cast<LinkDoorbell>(sizes.doorbell())};
   auto incoming = StageLinkReceiver::open(
-      regions[1], residual_link_options(executor.config(), limits), &device);
+      regions[1], residual_link_options(executor.config(), limits, device.kind(), choice), &device);
   if (!incoming) return Error{incoming.error()};
   auto outgoing = StageLinkSender::open(
       regions[2],
-      options.last ? back_link_options(executor.config(), limits, options.stages)
-                   : residual_link_options(executor.config(), limits),
+      options.last
+          ? back_link_options(executor.config(), limits, device.kind(), options.stages, choice)
+          : residual_link_options(executor.config(), limits, device.kind(), choice),
       &device);
   if (!outgoing) return Error{outgoing.error()};
   return std::unique_ptr<StepLoop>(
-      new StepLoop(options, executor, stream, std::move(regions), std::move(ring).value(),
+      new StepLoop(options, executor, device, stream, std::move(regions), std::move(ring).value(),
                    std::move(incoming).value(), std::move(outgoing).value()));
 }
 
-StepLoop::StepLoop(const StepLoopOptions& options, StageExecutor& executor, Stream& stream,
-                   std::vector<SharedRegion> regions, StepRingReader ring,
+StepLoop::StepLoop(const StepLoopOptions& options, StageExecutor& executor, Device& device,
+                   Stream& stream, std::vector<SharedRegion> regions, StepRingReader ring,
                    StageLinkReceiver incoming, StageLinkSender outgoing)
     : options_(options),
       executor_(executor),
@@ -67,51 +74,97 @@ StepLoop::StepLoop(const StepLoopOptions& options, StageExecutor& executor, Stre
       regions_(std::move(regions)),
       ring_(std::move(ring)),
       incoming_(std::move(incoming)),
-      outgoing_(std::move(outgoing)) {}
+      outgoing_(std::move(outgoing)),
+      clock_(device),
+      release_([this] {
+        incoming_.release_waiters();
+        outgoing_.release_waiters();
+      }) {}
+
+StepLoop::~StepLoop() {
+  // While a stream waits, nothing that it uses can be given back.
+  const auto deadline = std::chrono::steady_clock::now() + kReleaseTime;
+  while (!stream_.idle()) {
+    release_.begin();
+    CONVOY_CHECK(std::chrono::steady_clock::now() < deadline, "the stream does not end");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 void StepLoop::release_waiters() {
-  incoming_.release_waiters();
-  outgoing_.release_waiters();
+  release_.begin();
+}
+
+Result<LinkConnection> StepLoop::connect() {
+  try {
+    const auto incoming = incoming_.connect(stream_);
+    if (!incoming) return Error{incoming.error()};
+    return outgoing_.connect(stream_);
+  } catch (const StartError& error) {
+    return Error{error.what()};
+  }
 }
 
 Status StepLoop::run(HealthState& health, HoldPoint& hold, const std::function<bool()>& stopping) {
   while (!stopping()) {
     auto next = ring_.wait_next(kRingPollMs);
     if (!next) return Error{next.error()};
+    report(health);
     if (!next.value()) continue;
     const ConstStepEntry& entry = *next.value();
     hold.reach(options_.rank, phase_of(entry.header->kind), health, stopping);
     if (Status status = execute(entry, health); !status) return stopping() ? Status() : status;
-    ring_.release(stream_);
+    // What the device needs of the entry was staged.
+    ring_.release();
+  }
+  return {};
+}
+
+// Tells health of the steps that the device has passed since the last call.
+void StepLoop::report(HealthState& health) {
+  while (const auto times = clock_.take()) {
+    health.add_step(times->busy_s, times->wait_s);
+    if (--in_flight_ == 0) health.set_state(proto::StageHealth::READY);
+  }
+}
+
+Status StepLoop::check_received(size_t in_flight) {
+  while (unchecked_.size() > in_flight) {
+    if (Status status = incoming_.check_received(unchecked_.front()); !status) return status;
+    unchecked_.pop_front();
   }
   return {};
 }
 
 Status StepLoop::execute(const ConstStepEntry& entry, HealthState& health) {
   const StepHeader& header = *entry.header;
-  for (uint32_t i = 0; i < header.delta_count; ++i) {
-    executor_.set_page(stream_, entry.deltas[i].kv_row, entry.deltas[i].block,
-                       entry.deltas[i].page);
+  const std::span<const BlockTableDelta> deltas{entry.deltas, header.delta_count};
+  if (!step_runs_layers(header.kind)) {
+    executor_.update_tables(stream_, deltas);
+    return {};
   }
-  if (!step_runs_layers(header.kind)) return {};
   if (header.kind == StepKind::verify)
     return Error{"step kind verify is not supported by this build"};
 
   const uint32_t columns = header.lanes * header.width;
-  const size_t column_bytes = static_cast<size_t>(executor_.hidden()) * sizeof(float);
-  // A generated token is due as soon as the one before has left; a prompt when its step arrives.
-  const auto due = header.kind == StepKind::decode && last_sent_ ? *last_sent_ : Clock::now();
-  std::array<uint32_t, kMaxLanes> live{};
-  const auto received = incoming_.receive(stream_, executor_.residual(), columns * column_bytes,
-                                          columns, {live.data(), header.lanes});
+  const size_t column_bytes = executor_.column_bytes();
+  const LinkExpectation expected{
+      .transfer = incoming_.next_transfer(), .bytes = columns * column_bytes, .columns = columns};
+  clock_.ready(stream_);
+  const auto received =
+      incoming_.receive(stream_, executor_.residual(), expected.bytes, expected.columns);
   if (!received) return Error{received.error()};
   if (received.value() == Transfer::aborted) return Error{"incoming link aborted"};
-  const auto begin = Clock::now();
+  unchecked_.push_back(expected);
+  clock_.begin(stream_);
   health.set_state(proto::StageHealth::RUNNING);
 
-  executor_.run(stream_, {entry.control, columns}, static_cast<int>(header.lanes),
-                static_cast<int>(header.width), header.position_class);
-  const float* payload = executor_.residual();
+  executor_.run(stream_, {.control = {entry.control, columns},
+                          .deltas = deltas,
+                          .lanes = static_cast<int>(header.lanes),
+                          .width = static_cast<int>(header.width),
+                          .position_class = header.position_class});
+  const void* payload = executor_.residual();
   uint32_t sent_columns = columns;
   if (options_.last && (header.flags & kStepBackEveryColumn) == 0) {
     std::array<int, kMaxLanes> valid{};
@@ -121,15 +174,15 @@ Status StepLoop::execute(const ConstStepEntry& entry, HealthState& health) {
                                      static_cast<int>(header.width));
     sent_columns = header.lanes;
   }
-  const auto end = Clock::now();
-  const Transfer sent = outgoing_.send(stream_, payload, sent_columns * column_bytes, sent_columns,
-                                       {live.data(), header.lanes});
+  clock_.end(stream_, header.kind == StepKind::decode);
+  ++in_flight_;
+  const Transfer sent =
+      outgoing_.send(stream_, payload, sent_columns * column_bytes, sent_columns, {});
   if (sent == Transfer::aborted) return Error{"outgoing link aborted"};
-  last_sent_ = Clock::now();
-  health.add_step(seconds_between(begin, end), seconds_between(due, begin));
   health.add_traffic(columns * column_bytes, sent_columns * column_bytes);
-  health.set_state(proto::StageHealth::READY);
-  return {};
+  report(health);
+  // The executor lets nobody run further ahead: older transfers have passed.
+  return check_received(StageExecutor::kStepsAhead);
 }
 
 }  // namespace convoy

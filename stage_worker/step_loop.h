@@ -1,10 +1,9 @@
 // Executes step-ring entries in order: receive the residual, run the layers, pass it on.
 #pragma once
 
-#include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "base/result.h"
 #include "control.pb.h"
@@ -13,8 +12,10 @@
 #include "shared/control/hold_point.h"
 #include "shared/ipc/stage_link.h"
 #include "shared/ipc/step_ring.h"
+#include "shared/ipc/waiter_release.h"
 #include "shared/stage/link_layout.h"
 #include "shared/stage/stage_executor.h"
+#include "shared/stage/step_clock.h"
 
 namespace convoy {
 
@@ -34,16 +35,24 @@ class StepLoop {
                                                 Stream& stream, const proto::OpenLinks& sizes,
                                                 std::vector<UniqueFd> descriptors);
 
+  /// After a run that ended in an error the stream may still wait for a peer: this releases it.
+  ~StepLoop();
+
+  /// Settles both links with the stages beside this one, before run(). What the outgoing link
+  /// became.
+  Result<LinkConnection> connect();
   /// Runs until `stopping` (then ok) or until ring or link contents are wrong.
   Status run(HealthState& health, HoldPoint& hold, const std::function<bool()>& stopping);
   /// Lets a blocked run() look at `stopping`. Any thread, while run() may run.
   void release_waiters();
 
  private:
-  StepLoop(const StepLoopOptions& options, StageExecutor& executor, Stream& stream,
+  StepLoop(const StepLoopOptions& options, StageExecutor& executor, Device& device, Stream& stream,
            std::vector<SharedRegion> regions, StepRingReader ring, StageLinkReceiver incoming,
            StageLinkSender outgoing);
   Status execute(const ConstStepEntry& entry, HealthState& health);
+  void report(HealthState& health);
+  Status check_received(size_t in_flight);
 
   StepLoopOptions options_;
   StageExecutor& executor_;
@@ -52,7 +61,10 @@ class StepLoop {
   StepRingReader ring_;
   StageLinkReceiver incoming_;
   StageLinkSender outgoing_;
-  std::optional<std::chrono::steady_clock::time_point> last_sent_;  // when the step before left
+  StepClock clock_;
+  WaiterRelease release_;  // goes before the links that it uses
+  int in_flight_ = 0;      // steps that were enqueued and not reported
+  std::deque<LinkExpectation> unchecked_;
 };
 
 }  // namespace convoy

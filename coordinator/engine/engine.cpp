@@ -5,19 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <thread>
 
 #include "base/check.h"
 
 namespace convoy {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-}  // namespace
 
 Engine::Engine(const Parts& parts, const LoadProgress& progress)
     : device_(parts.device),
@@ -29,9 +21,26 @@ Engine::Engine(const Parts& parts, const LoadProgress& progress)
       root_(device_, *stream_, parts.checkpoint, limits_, parts.valid_vocab, progress),
       executor_(device_, *stream_, parts.checkpoint, parts.plan.stages.front().layers, limits_,
                 progress),
-      pages_(limits_.page_groups) {}
+      pages_(limits_.page_groups),
+      issue_clock_(device_),
+      collect_clock_(device_) {}
 
-// Runs the planned step on rank 0 and passes it on. `ids` has one token per column.
+Engine::~Engine() {
+  // While a stream has work, nothing that it uses can be given back. Steps that ran ahead of the
+  // end of a text may be waiting for other stages.
+  while (!stream_->idle()) {
+    if (pipeline_ != nullptr) pipeline_->release_waiters();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Engine::prepare(bool graphs) {
+  executor_.prepare(*stream_, graphs);
+  root_.prepare(*stream_);
+}
+
+// Runs the planned step on rank 0 and passes it on. `ids` has one token per column; none: what the
+// step before chose.
 Status Engine::issue(std::span<const int32_t> ids) {
   if (cancelled_()) return Error{"cancelled"};
   hold_.reach(0, step_.kind == StepKind::prefill ? HoldPhase::prefill : HoldPhase::decode, health_,
@@ -40,57 +49,85 @@ Status Engine::issue(std::span<const int32_t> ids) {
     if (Status status = pipeline_->publish(step_); !status) return status;
   }
   health_.set_state(proto::StageHealth::RUNNING);
-  const auto begin = Clock::now();
-  for (const PageAssignment& delta : step_.deltas)
-    executor_.set_page(*stream_, delta.kv_row, delta.block, delta.page);
-  root_.embed(*stream_, ids, executor_.residual());
-  executor_.run(*stream_, step_.control, step_.lane_count(), step_.width, step_.position_class);
-  busy_ += seconds_since(begin);
+  issue_clock_.ready(*stream_);
+  issue_clock_.begin(*stream_);
+  if (ids.empty()) {
+    root_.embed_chosen(*stream_, step_.lane_count(), executor_.residual());
+  } else {
+    root_.embed(*stream_, ids, executor_.residual());
+  }
+  executor_.run(*stream_, {.control = step_.control,
+                           .deltas = step_.deltas,
+                           .lanes = step_.lane_count(),
+                           .width = step_.width,
+                           .position_class = step_.position_class});
+  issue_clock_.end(*stream_, false);
   health_.set_page_groups_used(static_cast<uint64_t>(pages_.used()));
   if (pipeline_ == nullptr) return {};
-  health_.add_traffic(0, static_cast<uint64_t>(step_.columns()) *
-                             static_cast<uint64_t>(executor_.hidden()) * sizeof(float));
-  return pipeline_->send(*stream_, executor_.residual(), step_.columns(), step_.lane_count());
+  health_.add_traffic(0, static_cast<uint64_t>(step_.columns()) * executor_.column_bytes());
+  return pipeline_->send(*stream_, executor_.residual(), step_.columns());
 }
 
-// Brings the last columns of the oldest step in flight to the head.
-Status Engine::collect(int lanes) {
-  const size_t bytes =
-      static_cast<size_t>(lanes) * static_cast<size_t>(executor_.hidden()) * sizeof(float);
-  const auto begin = Clock::now();
+// Brings the last columns of the oldest step in flight to the head. `last`: choose() follows.
+Status Engine::collect(int lanes, bool last) {
+  const size_t bytes = static_cast<size_t>(lanes) * executor_.column_bytes();
+  collect_clock_.ready(*stream_);
   if (pipeline_ != nullptr) {
     if (Status status = pipeline_->receive(*stream_, root_.last_columns(), lanes); !status)
+      return status;
+    // Older ones have passed: the executor lets nobody run further ahead.
+    if (Status status = pipeline_->check_received(StageExecutor::kStepsAhead + stages_); !status)
       return status;
     health_.add_traffic(bytes, 0);
   } else {
     std::array<int, kMaxLanes> valid{};
     std::transform(step_.lanes.begin(), step_.lanes.end(), valid.begin(),
                    [](const StepLane& lane) { return lane.valid_columns; });
-    const float* last =
+    const void* columns =
         executor_.last_columns(*stream_, {valid.data(), static_cast<size_t>(lanes)}, step_.width);
-    stream_->copy(root_.last_columns(), last, bytes);
+    stream_->copy(root_.last_columns(), columns, bytes);
   }
-  waited_ += pipeline_ != nullptr ? seconds_since(begin) : 0;
+  collect_clock_.begin(*stream_);
+  if (!last) collect_clock_.end(*stream_, false);
+  take_times();
   return {};
 }
 
-void Engine::choose(int lanes, std::span<int32_t> next) {
-  const auto begin = Clock::now();
-  root_.choose(*stream_, lanes, next);
-  health_.add_step(std::exchange(busy_, 0) + seconds_since(begin), std::exchange(waited_, 0));
-  health_.set_state(proto::StageHealth::READY);
+// What is not passed yet is taken later.
+void Engine::take_times() {
+  while (const auto times = issue_clock_.take()) busy_ += times->busy_s;
+  while (const auto times = collect_clock_.take()) {
+    busy_ += times->busy_s;
+    if (pipeline_ != nullptr) waited_ += times->wait_s;
+  }
+}
+
+void Engine::choose(int lanes) {
+  choices_.push_back(root_.choose(*stream_, lanes));
+  collect_clock_.end(*stream_, false);
+}
+
+Status Engine::wait_chosen(std::span<int32_t> next) {
+  root_.wait_chosen(choices_.front(), next);
+  choices_.pop_front();
+  take_times();
+  health_.add_step(std::exchange(busy_, 0), std::exchange(waited_, 0));
+  if (choices_.empty()) health_.set_state(proto::StageHealth::READY);
+  return pipeline_ != nullptr ? pipeline_->check_received(static_cast<int>(choices_.size()))
+                              : Status();
 }
 
 Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids) {
   CONVOY_CHECK(!ids.empty() && sequence.length() == 0,
                "prefill wants a prompt and a fresh sequence");
   CONVOY_CHECK(stages_ == 1 || pipeline_ != nullptr, "prefill before connect()");
+  choices_.clear();
   int in_flight = 0;
   while (!ids.empty()) {
     // Each stage works on one chunk: rank 0 runs ahead of the first one's return by as many chunks
     // as there are stages.
     if (in_flight == stages_) {
-      if (Status status = collect(1); !status) return Error{status.error()};
+      if (Status status = collect(1, false); !status) return Error{status.error()};
       --in_flight;
     }
     const auto chunk =
@@ -104,15 +141,33 @@ Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids
     ids = ids.subspan(chunk.size());
   }
   for (; in_flight > 0; --in_flight) {
-    if (Status status = collect(1); !status) return Error{status.error()};
+    if (Status status = collect(1, in_flight == 1); !status) return Error{status.error()};
   }
   int32_t next = -1;
-  choose(1, {&next, 1});
+  choose(1);
+  if (Status status = wait_chosen({&next, 1}); !status) return Error{status.error()};
   return next;
 }
 
 Status Engine::decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
                       std::span<int32_t> next) {
+  CONVOY_CHECK_OP(ids.size(), ==, sequences.size());
+  choices_.clear();
+  if (Status status = run_decode(sequences, ids); !status) return status;
+  return wait_chosen(next);
+}
+
+Status Engine::decode_ahead(std::span<Sequence* const> sequences) {
+  CONVOY_CHECK_OP(choices_.size(), <, kDecodeAhead);
+  return run_decode(sequences, {});
+}
+
+Status Engine::wait_decoded(std::span<int32_t> next) {
+  CONVOY_CHECK(!choices_.empty(), "wait_decoded() without decode_ahead()");
+  return wait_chosen(next);
+}
+
+Status Engine::run_decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids) {
   std::array<int, kMaxLanes> columns;
   columns.fill(1);
   if (Status status =
@@ -120,8 +175,8 @@ Status Engine::decode(std::span<Sequence* const> sequences, std::span<const int3
       !status)
     return status;
   if (Status status = issue(ids); !status) return status;
-  if (Status status = collect(static_cast<int>(sequences.size())); !status) return status;
-  choose(static_cast<int>(sequences.size()), next);
+  if (Status status = collect(static_cast<int>(sequences.size()), true); !status) return status;
+  choose(static_cast<int>(sequences.size()));
   return {};
 }
 

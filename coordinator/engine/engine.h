@@ -1,6 +1,7 @@
 // Runs prompts and tokens through all stages, as rank 0 sees it.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -15,6 +16,7 @@
 #include "shared/kv/page_pool.h"
 #include "shared/kv/sequence.h"
 #include "shared/stage/stage_executor.h"
+#include "shared/stage/step_clock.h"
 
 namespace convoy {
 
@@ -34,7 +36,14 @@ class Engine {
   };
   /// Loads rank 0's weights. Throws StartError; what `progress` throws passes through.
   Engine(const Parts& parts, const LoadProgress& progress);
+  /// Waits for what is enqueued, releasing waits for other stages.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
+  /// Before links open: loads every kernel and captures the steps that repeat (unless `graphs` is
+  /// false). Throws StartError.
+  void prepare(bool graphs);
   /// Must be called before the first step when there is more than one stage. `pipeline` outlives
   /// the engine.
   void connect(Pipeline& pipeline) { pipeline_ = &pipeline; }
@@ -49,6 +58,17 @@ class Engine {
   Status decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
                 std::span<int32_t> next);
 
+  /// Whether the host can be a step ahead of the device.
+  bool runs_ahead() const { return device_.kind() != DeviceKind::cpu; }
+  /// decode() of the ids that the step before chose, without waiting for them: they stay on the
+  /// device. At most kDecodeAhead calls may be without their wait_decoded(). The sequences keep
+  /// what was appended: who stops at an earlier token has to drop them.
+  Status decode_ahead(std::span<Sequence* const> sequences);
+  /// Waits for the oldest decode_ahead() and gives what follows it. A prefill() or decode() forgets
+  /// those that nobody waited for.
+  Status wait_decoded(std::span<int32_t> next);
+  static constexpr size_t kDecodeAhead = 2;
+
   /// Copies the logits of the last prefill or of lane `lane` of the last decode to the host,
   /// vocab_size values.
   void copy_logits(int lane, std::span<float> out);
@@ -56,9 +76,12 @@ class Engine {
   const StageLimits& limits() const { return limits_; }
 
  private:
+  Status run_decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids);
   Status issue(std::span<const int32_t> ids);
-  Status collect(int lanes);
-  void choose(int lanes, std::span<int32_t> next);
+  Status collect(int lanes, bool last);
+  void choose(int lanes);
+  Status wait_chosen(std::span<int32_t> next);
+  void take_times();
 
   Device& device_;
   HealthState& health_;
@@ -72,8 +95,11 @@ class Engine {
   Pipeline* pipeline_ = nullptr;
   std::function<bool()> cancelled_ = [] { return false; };
   PlannedStep step_;
-  double busy_ = 0;    // seconds of the step that is not reported yet: one token, or a whole prompt
-  double waited_ = 0;  // for the last stage
+  std::deque<uint64_t> choices_;  // that nobody waited for, oldest first
+  StepClock issue_clock_;         // rank 0's layers
+  StepClock collect_clock_;       // waiting for the last stage, then head and choice
+  double busy_ = 0;  // seconds of the step that is not reported yet: one token, or a whole prompt
+  double waited_ = 0;
 };
 
 }  // namespace convoy

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 #include "base/exit_code.h"
@@ -14,18 +13,19 @@ namespace {
 
 constexpr int kRingPollMs = 100;
 
-StageLinkOptions link_options(const ModelConfig& config, const StagePlan& plan, int rank) {
+StageLinkOptions link_options(const ModelConfig& config, const StagePlan& plan, int rank,
+                              LinkChoice choice = {}) {
   const auto stages = static_cast<int>(plan.stages.size());
-  return rank == stages - 1 ? back_link_options(config, plan.limits, stages)
-                            : residual_link_options(config, plan.limits);
+  const DeviceKind kind = plan.stages.front().device.kind;
+  return rank == stages - 1 ? back_link_options(config, plan.limits, kind, stages, choice)
+                            : residual_link_options(config, plan.limits, kind, choice);
 }
 
 StepRingOptions ring_options(const StagePlan& plan, int spin_iterations) {
   const StageLimits& limits = plan.limits;
   StepRingOptions options;
   options.max_columns = static_cast<uint32_t>(limits.max_columns());
-  // Every lane may begin a page in a step, and a chunk begins one page per 64 columns.
-  options.max_deltas = static_cast<uint32_t>(limits.max_columns() / kPageTokens + limits.lanes + 1);
+  options.max_deltas = static_cast<uint32_t>(limits.max_deltas());
   options.spin_iterations = spin_iterations;
   return options;
 }
@@ -37,8 +37,13 @@ uint64_t outgoing_link_bytes(const ModelConfig& config, const StagePlan& plan, i
 }
 
 Pipeline::Pipeline(Device& device, const ModelConfig& config, const StagePlan& plan,
-                   int spin_iterations)
-    : column_bytes_(static_cast<size_t>(config.hidden_size) * sizeof(float)) {
+                   int spin_iterations, LinkChoice choice)
+    : device_(device),
+      column_bytes_(static_cast<size_t>(config.hidden_size) * activation_bytes(device.kind())),
+      release_([this] {
+        outgoing_->release_waiters();
+        back_->release_waiters();
+      }) {
   const auto stages = static_cast<int>(plan.stages.size());
   CONVOY_CHECK_OP(stages, >=, 2);
   const StepRingOptions ring = ring_options(plan, spin_iterations);
@@ -48,16 +53,16 @@ Pipeline::Pipeline(Device& device, const ModelConfig& config, const StagePlan& p
     rings_.emplace_back(ring_regions_.back(), ring);
   }
   for (int rank = 0; rank < stages; ++rank) {
-    const StageLinkOptions options = link_options(config, plan, rank);
+    const StageLinkOptions options = link_options(config, plan, rank, choice);
     link_regions_.push_back(
         SharedRegion::create(fmt::format("link from stage {} to {}", rank, (rank + 1) % stages),
                              stage_link_region_bytes(options)));
     format_stage_link(link_regions_.back(), options);
   }
   auto outgoing =
-      StageLinkSender::open(link_regions_.front(), link_options(config, plan, 0), &device);
-  auto back = StageLinkReceiver::open(link_regions_.back(), link_options(config, plan, stages - 1),
-                                      &device);
+      StageLinkSender::open(link_regions_.front(), link_options(config, plan, 0, choice), &device);
+  auto back = StageLinkReceiver::open(link_regions_.back(),
+                                      link_options(config, plan, stages - 1, choice), &device);
   if (!outgoing) throw StartError(outgoing.error());
   if (!back) throw StartError(back.error());
   outgoing_ = std::make_unique<StageLinkSender>(std::move(outgoing).value());
@@ -75,6 +80,16 @@ std::vector<WorkerPool::WorkerLinks> Pipeline::worker_links() const {
                      .outgoing_bytes = link_regions_[i + 1].bytes()});
   }
   return links;
+}
+
+LinkConnection Pipeline::connect() {
+  const auto stream = device_.make_stream();
+  // The order in which every stage goes: a link's receiver is ready when the stage before it is.
+  auto outgoing = outgoing_->connect(*stream);
+  if (!outgoing) throw StartError(outgoing.error());
+  const auto back = back_->connect(*stream);
+  if (!back) throw StartError(back.error());
+  return outgoing.value();
 }
 
 Status Pipeline::publish(const PlannedStep& step) {
@@ -101,7 +116,7 @@ Status Pipeline::publish_to(StepRingWriter& ring, const PlannedStep& step) {
     std::copy(step.lanes.begin(), step.lanes.end(), entry.lanes);
     std::copy(step.control.begin(), step.control.end(), entry.control);
     std::transform(step.deltas.begin(), step.deltas.end(), entry.deltas,
-                   [](const PageAssignment& a) {
+                   [](const BlockTableDelta& a) {
                      return BlockTableDelta{a.kv_row, a.block, a.page};
                    });
     ring.publish();
@@ -109,31 +124,38 @@ Status Pipeline::publish_to(StepRingWriter& ring, const PlannedStep& step) {
   }
 }
 
-Status Pipeline::send(Stream& stream, const float* residual, int columns, int lanes) {
-  std::array<uint32_t, kMaxLanes> live;
-  live.fill(1);
+Status Pipeline::send(Stream& stream, const void* residual, int columns) {
   const Transfer sent =
       outgoing_->send(stream, residual, static_cast<size_t>(columns) * column_bytes_,
-                      static_cast<uint32_t>(columns), {live.data(), static_cast<size_t>(lanes)});
+                      static_cast<uint32_t>(columns), {});
   if (sent == Transfer::aborted) return Error{"the link to stage 1 was released"};
   return {};
 }
 
-Status Pipeline::receive(Stream& stream, float* last_columns, int lanes) {
-  std::array<uint32_t, kMaxLanes> live{};
-  const auto received =
-      back_->receive(stream, last_columns, static_cast<size_t>(lanes) * column_bytes_,
-                     static_cast<uint32_t>(lanes), {live.data(), static_cast<size_t>(lanes)});
+Status Pipeline::receive(Stream& stream, void* last_columns, int lanes) {
+  const LinkExpectation expected{.transfer = back_->next_transfer(),
+                                 .bytes = static_cast<size_t>(lanes) * column_bytes_,
+                                 .columns = static_cast<uint32_t>(lanes)};
+  const auto received = back_->receive(stream, last_columns, expected.bytes, expected.columns);
   if (!received) return Error{received.error()};
   if (received.value() == Transfer::aborted)
     return Error{"the link from the last stage was released"};
+  unchecked_.push_back(expected);
+  return {};
+}
+
+Status Pipeline::check_received(int in_flight) {
+  while (unchecked_.size() > static_cast<size_t>(in_flight)) {
+    if (released_.load(std::memory_order_acquire)) return Error{"the pipeline was released"};
+    if (Status status = back_->check_received(unchecked_.front()); !status) return status;
+    unchecked_.pop_front();
+  }
   return {};
 }
 
 void Pipeline::release_waiters() {
   released_.store(true, std::memory_order_release);
-  outgoing_->release_waiters();
-  back_->release_waiters();
+  release_.begin();
 }
 
 }  // namespace convoy

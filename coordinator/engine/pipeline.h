@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -11,7 +12,9 @@
 #include "kernels/device/device.h"
 #include "shared/ipc/stage_link.h"
 #include "shared/ipc/step_ring.h"
+#include "shared/ipc/waiter_release.h"
 #include "shared/plan/stage_plan.h"
+#include "shared/stage/link_layout.h"
 
 namespace convoy {
 
@@ -20,25 +23,35 @@ namespace convoy {
 class Pipeline {
  public:
   /// Throws StartError when shared memory cannot be had.
-  Pipeline(Device& device, const ModelConfig& config, const StagePlan& plan, int spin_iterations);
+  Pipeline(Device& device, const ModelConfig& config, const StagePlan& plan, int spin_iterations,
+           LinkChoice choice = {});
 
   /// What each worker must be given, by rank - 1.
   std::vector<WorkerPool::WorkerLinks> worker_links() const;
+
+  /// Connects rank 0's two ends while the workers connect theirs, before the first step. What the
+  /// link to rank 1 became. Throws StartError.
+  LinkConnection connect();
 
   /// Writes the step into every ring. Waits while a ring is full. Error: released by
   /// release_waiters().
   Status publish(const PlannedStep& step);
   /// Sends the residual of all columns to rank 1, in stream order.
-  Status send(Stream& stream, const float* residual, int columns, int lanes);
+  Status send(Stream& stream, const void* residual, int columns);
   /// Receives each lane's last column from the last rank, in stream order.
-  Status receive(Stream& stream, float* last_columns, int lanes);
+  Status receive(Stream& stream, void* last_columns, int lanes);
 
-  /// Every blocked and later call returns an error. Any thread.
+  /// Compares the headers of what was received, but for the last `in_flight` transfers, which the
+  /// stream may not have passed.
+  Status check_received(int in_flight);
+
+  /// Every blocked and later call returns an error, and what streams wait for is there. Any thread.
   void release_waiters();
 
  private:
   Status publish_to(StepRingWriter& ring, const PlannedStep& step);
 
+  Device& device_;
   size_t column_bytes_;
   uint32_t next_transfer_ = 0;
   std::atomic<bool> released_{false};
@@ -47,6 +60,8 @@ class Pipeline {
   std::vector<StepRingWriter> rings_;
   std::unique_ptr<StageLinkSender> outgoing_;
   std::unique_ptr<StageLinkReceiver> back_;
+  std::deque<LinkExpectation> unchecked_;
+  WaiterRelease release_;  // goes first: it uses the links
 };
 
 /// Bytes of the segment that stage `rank` of the plan sends through.

@@ -18,7 +18,7 @@ struct PlannedStep {
   int width = 0;
   std::vector<StepLane> lanes;
   std::vector<ControlRow> control;  ///< [lanes * width]
-  std::vector<PageAssignment> deltas;
+  std::vector<BlockTableDelta> deltas;
   int lane_count() const { return static_cast<int>(lanes.size()); }
   int columns() const { return lane_count() * width; }
 };

@@ -101,6 +101,8 @@ class Generation {
     result_.prefill_s = seconds_since(prefill_begin);
     if (!first) return end_by_error(first.error());
     const auto decode_begin = Clock::now();
+    if (!sampler_ && logits_.empty() && run_.engine().runs_ahead())
+      return run_ahead(first.value(), decode_begin);
     for (int32_t next = choose(first.value());;) {
       if (const auto reason = accept(next, decode_begin)) return finish(*reason);
       Sequence* const lane = &sequence_;
@@ -128,6 +130,26 @@ class Generation {
     return id;
   }
 
+  // The engine's own greedy choice stands, so the device goes on while the host looks at the text.
+  GenerationResult run_ahead(int32_t next, Clock::time_point decode_begin) {
+    Sequence* const lane = &sequence_;
+    for (;;) {
+      while (in_flight_ < Engine::kDecodeAhead &&
+             result_.token_ids.size() + in_flight_ + 1 < max_tokens_ &&
+             sequence_.length() < sequence_.max_tokens()) {
+        if (const Status status = run_.engine().decode_ahead({&lane, 1}); !status)
+          return end_by_error(status.error());
+        ++in_flight_;
+      }
+      if (const auto reason = accept(next, decode_begin)) return finish(*reason);
+      const Status status = run_.engine().wait_decoded({&next, 1});
+      --in_flight_;
+      ++result_.decode_steps;
+      result_.decode_s = seconds_since(decode_begin);
+      if (!status) return end_by_error(status.error());
+    }
+  }
+
   // Takes a token into the text; says why it was the last one, if it was.
   std::optional<FinishReason> accept(int32_t id, Clock::time_point decode_begin) {
     if (std::find(request_.stop_ids.begin(), request_.stop_ids.end(), id) !=
@@ -142,7 +164,8 @@ class Generation {
     if (stream_.stopped()) result_.token_ids.resize(static_cast<size_t>(stream_.kept_tokens()));
     if (!wanted || run_.cancelled() != 0) return FinishReason::cancelled;
     if (stream_.stopped()) return FinishReason::stop;
-    if (result_.token_ids.size() == max_tokens_ || sequence_.length() == sequence_.max_tokens())
+    if (result_.token_ids.size() == max_tokens_ ||
+        sequence_.length() - static_cast<int>(in_flight_) == sequence_.max_tokens())
       return FinishReason::length;
     return std::nullopt;
   }
@@ -174,6 +197,7 @@ class Generation {
   AnswerStream stream_;
   std::optional<Sampler> sampler_;  // none: the engine's greedy choice stands
   std::vector<float> logits_;       // empty: nobody looks at them
+  size_t in_flight_ = 0;            // decode steps whose token the host does not know yet
   GenerationResult result_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "base/exit_code.h"
 #include "base/log.h"
+#include "shared/stage/list_devices.h"
 #include "shared/stage/open_device.h"
 
 namespace convoy {
@@ -83,16 +84,19 @@ StagePlan plan_run(const ModelConfig& config, const RunOptions& options) {
   // A chunk never needs more columns than the context has.
   const int context_pages = limits.pages_per_row();
   limits.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, context_pages * kPageTokens);
-  limits.lanes = 1;
+  limits.lanes = options.lanes;
   limits.page_groups = context_pages * limits.lanes;
-  StagePlan plan = make_stage_plan(config, devices_of_run(options), options.stage_layers, limits);
+  const std::vector<DeviceSpec> devices = devices_of_run(options);
+  if (!options.allow_mixed_architectures && devices.size() > 1)
+    refuse_mixed_architectures(list_devices(devices), "--devices");
+  StagePlan plan = make_stage_plan(config, devices, options.stage_layers, limits);
   for (StageAssignment& stage : plan.stages)
     stage.memory.link_bytes = outgoing_link_bytes(config, plan, stage.rank.value);
   return plan;
 }
 
-EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint,
-                     const Tokenizer& tokenizer, ProgressDisplay& display)
+EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
+                     ProgressDisplay& display)
     : plan_(plan_run(checkpoint.config(), options)),
       instance_(InstanceDirectory::create(options.runtime_root, options.instance)),
       attached_(!options.attach.empty()),
@@ -102,8 +106,8 @@ EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint,
   health_server_ = std::make_unique<HealthServer>(health_socket_path(instance_.path(), 0), health_);
   pool_ = std::make_unique<WorkerPool>();
   start_workers(options);
-  load(options, checkpoint, tokenizer, display);
-  connect(checkpoint.config());
+  load(options, checkpoint, token_ids, display);
+  connect(checkpoint.config(), options);
   health_.set_state(proto::StageHealth::READY);
   load_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -111,6 +115,8 @@ EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint,
 EngineRun::~EngineRun() {
   health_.set_state(proto::StageHealth::STOPPING);
   if (pool_) pool_->set_release_hook({});
+  // After an error the engine's stream may wait for a peer that is about to end.
+  if (pipeline_) pipeline_->release_waiters();
   pool_.reset();
 }
 
@@ -123,7 +129,9 @@ void EngineRun::start_workers(const RunOptions& options) {
   publish_members();
   if (plan_.stages.size() > 1) {
     pool_->begin_load(plan_, {.model_directory = std::filesystem::absolute(options.model_directory),
+                              .load_format = options.load_format,
                               .threads = options.threads,
+                              .cuda_graphs = options.cuda_graphs,
                               .log_level = options.log_level,
                               .test_hold = options.test_hold});
   }
@@ -148,8 +156,8 @@ void EngineRun::publish_members() const {
   instance_.publish(info);
 }
 
-void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint,
-                     const Tokenizer& tokenizer, ProgressDisplay& display) {
+void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
+                     ProgressDisplay& display) {
   health_.set_state(proto::StageHealth::LOADING);
   device_ = open_device(plan_.stages.front().device.id, options.threads);
   const uint64_t total = stored_bytes(checkpoint, plan_.stages.front().layers, true);
@@ -168,31 +176,59 @@ void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint,
     show();
   };
   engine_ = std::make_unique<Engine>(
-      Engine::Parts{
-          .device = *device_,
-          .checkpoint = checkpoint,
-          .plan = plan_,
-          .health = health_,
-          .hold = hold_,
-          .valid_vocab = std::min(tokenizer.vocab_size(), checkpoint.config().vocab_size)},
+      Engine::Parts{.device = *device_,
+                    .checkpoint = checkpoint,
+                    .plan = plan_,
+                    .health = health_,
+                    .hold = hold_,
+                    .valid_vocab = std::min(token_ids, checkpoint.config().vocab_size)},
       progress);
   engine_->set_cancelled(
       [this] { return pool_->cancelled() != 0 || pool_->failure().has_value(); });
+  engine_->prepare(options.cuda_graphs);
   pool_->wait_loaded(show);
   show();
   display.finish();
   health_.set_free_bytes(device_->info().free_bytes);
 }
 
-void EngineRun::connect(const ModelConfig& config) {
+void EngineRun::connect(const ModelConfig& config, const RunOptions& options) {
   if (plan_.stages.size() < 2) return;
   const int spins = spin_iterations(plan_.stages.size());
   device_->set_wait_spins(spins);
-  pipeline_ = std::make_unique<Pipeline>(*device_, config, plan_, spins);
-  pool_->open_links(pipeline_->worker_links(), spins);
-  engine_->connect(*pipeline_);
+  pipeline_ = std::make_unique<Pipeline>(*device_, config, plan_, spins, options.links);
   pool_->set_release_hook([this] { pipeline_->release_waiters(); });
   pool_->check();  // a failure before the hook was set
+  std::vector<LinkConnection> connections;
+  try {
+    pool_->open_links(pipeline_->worker_links(),
+                      {.spin_iterations = spins,
+                       .wish = static_cast<proto::LinkWish>(options.links.wish),
+                       .doorbell = static_cast<proto::LinkDoorbell>(options.links.doorbell)},
+                      [&] { connections.push_back(pipeline_->connect()); });
+  } catch (const StartError&) {
+    pool_->check();  // a lost stage is why rank 0's links did not connect
+    throw;
+  }
+  engine_->connect(*pipeline_);
+  report_links(connections.front(), options.warn_of_fallback);
+}
+
+// Says what the links became, and why one is not what was wished.
+void EngineRun::report_links(const LinkConnection& first, bool warn) const {
+  std::vector<std::string> fallbacks{first.fallback};
+  std::string transports = link_transport_name(first.transport);
+  for (const WorkerStatus& s : pool_->status()) {
+    fallbacks.push_back(s.links ? s.links->outgoing_fallback() : "");
+    transports += ", " + (s.links ? s.links->outgoing_transport() : "");
+  }
+  log(LogLevel::info, fmt::format("links from stage 0 on: {}", transports));
+  for (size_t rank = 0; rank < fallbacks.size(); ++rank) {
+    if (fallbacks[rank].empty()) continue;
+    log(warn ? LogLevel::warning : LogLevel::info,
+        fmt::format("the link from stage {} to {} uses pinned host memory: {}", rank,
+                    (rank + 1) % fallbacks.size(), fallbacks[rank]));
+  }
 }
 
 void EngineRun::describe(const ModelConfig& config) {

@@ -9,24 +9,30 @@
 
 #include "coordinator/console/progress.h"
 #include "coordinator/engine/engine.h"
-#include "coordinator/text/tokenizer.h"
 #include "coordinator/workers/worker_pool.h"
 #include "shared/control/health_server.h"
 #include "shared/control/instance_directory.h"
 #include "shared/plan/stage_plan.h"
+#include "shared/stage/link_layout.h"
 
 namespace convoy {
 
 /// Engine options as a person gave them, checked.
 struct RunOptions {
   std::filesystem::path model_directory;
+  LoadFormat load_format = LoadFormat::automatic;
   std::vector<DeviceSpec> devices;  ///< with attach: rank 0's device only
+  bool allow_mixed_architectures = false;
   std::vector<int> stage_layers;
   int max_context_tokens = 0;  ///< 0: the model's, at most kDefaultContextTokens
   int prefill_chunk_tokens = 512;
+  int lanes = 1;  ///< sequences in one step
   int threads = 0;
-  std::string attach;    ///< name of a pool; empty: spawn workers
-  std::string instance;  ///< name of this run's folder; empty: made from the pid
+  bool cuda_graphs = true;
+  LinkChoice links;
+  bool warn_of_fallback = true;  ///< where a link is not what `links` wishes
+  std::string attach;            ///< name of a pool; empty: spawn workers
+  std::string instance;          ///< name of this run's folder; empty: made from the pid
   std::filesystem::path runtime_root;
   std::filesystem::path worker_program;
   std::string log_level;
@@ -54,8 +60,9 @@ struct StageReport {
 /// Main thread. Destroying it ends every worker in order and removes the folder.
 class EngineRun {
  public:
-  /// Throws FatalError; then nothing is left behind.
-  EngineRun(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+  /// `token_ids`: ids below it are the tokenizer's and may be chosen; without a tokenizer the
+  /// model's vocab_size. Throws FatalError; then nothing is left behind.
+  EngineRun(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
             ProgressDisplay& display);
   ~EngineRun();
   EngineRun(const EngineRun&) = delete;
@@ -79,9 +86,10 @@ class EngineRun {
 
  private:
   void start_workers(const RunOptions& options);
-  void load(const RunOptions& options, const Checkpoint& checkpoint, const Tokenizer& tokenizer,
+  void load(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
             ProgressDisplay& display);
-  void connect(const ModelConfig& config);
+  void connect(const ModelConfig& config, const RunOptions& options);
+  void report_links(const LinkConnection& first, bool warn) const;
   void publish_members() const;
   void describe(const ModelConfig& config);
 

@@ -100,6 +100,8 @@ void WorkerConnection::on_message(const proto::FromWorker& message) {
       callbacks_.update(rank_, [&](WorkerStatus& status) { status.loaded = message.loaded(); });
       return phase(WorkerPhase::loaded);
     case FromWorker::kLinksOpened:
+      callbacks_.update(rank_,
+                        [&](WorkerStatus& status) { status.links = message.links_opened(); });
       return phase(WorkerPhase::links_open);
     case FromWorker::kHealth:
       return callbacks_.update(rank_, [&](WorkerStatus& status) {

@@ -33,6 +33,7 @@ struct WorkerStatus {
   uint64_t loaded_bytes = 0;
   uint64_t total_bytes = 0;
   std::optional<proto::Loaded> loaded;
+  std::optional<proto::LinksOpened> links;
   std::optional<proto::StageHealth> health;  ///< the last answer to GetHealth
   uint64_t health_answers = 0;
 };

@@ -32,6 +32,7 @@ void fill(proto::StageMemory& out, const StageMemory& in) {
   out.set_state_bytes(in.state_bytes);
   out.set_workspace_bytes(in.workspace_bytes);
   out.set_link_bytes(in.link_bytes);
+  out.set_runtime_bytes(in.runtime_bytes);
 }
 
 }  // namespace
@@ -158,6 +159,8 @@ void WorkerPool::begin_load(const StagePlan& plan, const WorkerSettings& setting
     proto::ToWorker message;
     proto::LoadStage& load = *message.mutable_load_stage();
     load.set_model_directory(settings.model_directory.native());
+    load.set_load_format(settings.load_format == LoadFormat::dummy ? proto::DUMMY : proto::AUTO);
+    load.set_cuda_graphs(settings.cuda_graphs);
     load.mutable_plan()->set_rank(static_cast<uint32_t>(stage.rank.value));
     load.mutable_plan()->set_device(stage.device.id);
     load.mutable_plan()->set_layer_begin(static_cast<uint32_t>(stage.layers.begin));
@@ -181,7 +184,8 @@ void WorkerPool::wait_loaded(const std::function<void()>& tick) {
   wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::loaded; }, -1, "load", tick);
 }
 
-void WorkerPool::open_links(const std::vector<WorkerLinks>& links, int spin_iterations) {
+void WorkerPool::open_links(const std::vector<WorkerLinks>& links, const LinkSettings& settings,
+                            const std::function<void()>& connect_own) {
   CONVOY_CHECK_OP(links.size(), ==, workers_.size());
   for (size_t i = 0; i < links.size(); ++i) {
     proto::ToWorker message;
@@ -189,9 +193,12 @@ void WorkerPool::open_links(const std::vector<WorkerLinks>& links, int spin_iter
     open.set_ring_bytes(links[i].ring_bytes);
     open.set_incoming_bytes(links[i].incoming_bytes);
     open.set_outgoing_bytes(links[i].outgoing_bytes);
-    open.set_spin_iterations(static_cast<uint32_t>(spin_iterations));
+    open.set_spin_iterations(static_cast<uint32_t>(settings.spin_iterations));
+    open.set_wish(settings.wish);
+    open.set_doorbell(settings.doorbell);
     workers_[i]->send(message, {links[i].ring_fd, links[i].incoming_fd, links[i].outgoing_fd});
   }
+  connect_own();
   wait_all([](const WorkerStatus& s) { return s.phase >= WorkerPhase::links_open; },
            timeouts_.links_ms, "open its links");
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "coordinator/workers/worker_connection.h"
+#include "shared/model/checkpoint.h"
 #include "shared/plan/stage_plan.h"
 
 namespace convoy {
@@ -22,7 +23,9 @@ namespace convoy {
 /// What to tell workers besides the plan.
 struct WorkerSettings {
   std::filesystem::path model_directory;
+  LoadFormat load_format = LoadFormat::automatic;
   int threads = 0;
+  bool cuda_graphs = true;
   std::string log_level;
   std::string test_hold;
 };
@@ -67,12 +70,19 @@ class WorkerPool {
   void begin_load(const StagePlan& plan, const WorkerSettings& settings);
   /// Waits until all are loaded, calling `tick` about every 100 ms. Throws FatalError.
   void wait_loaded(const std::function<void()>& tick);
-  /// Gives each worker its ring and its two links. Throws FatalError.
+  /// Gives each worker its ring and its two links, calls `connect_own`, in which rank 0 connects
+  /// its own ends, and waits for the workers. Throws FatalError.
   struct WorkerLinks {
     int ring_fd, incoming_fd, outgoing_fd;
     uint64_t ring_bytes, incoming_bytes, outgoing_bytes;
   };
-  void open_links(const std::vector<WorkerLinks>& links, int spin_iterations);
+  struct LinkSettings {
+    int spin_iterations = 0;
+    proto::LinkWish wish = proto::PINNED;
+    proto::LinkDoorbell doorbell = proto::WORDS;
+  };
+  void open_links(const std::vector<WorkerLinks>& links, const LinkSettings& settings,
+                  const std::function<void()>& connect_own);
   /// Asks every worker how it is; who does not answer within `timeout_ms` is left out.
   std::vector<std::optional<proto::StageHealth>> ask_health(int timeout_ms);
   /// Ends every worker in order: attached ones are released; spawned ones get Shutdown (2 s),

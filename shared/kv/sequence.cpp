@@ -13,7 +13,7 @@ Sequence::~Sequence() {
   for (const int32_t page : pages_) pool_.release(page);
 }
 
-Result<Sequence::Span> Sequence::extend(int count, std::vector<PageAssignment>& deltas) {
+Result<Sequence::Span> Sequence::extend(int count, std::vector<BlockTableDelta>& deltas) {
   CONVOY_CHECK_OP(count, >=,
                   1);  // the slots alternate, so an empty step would name one that nobody wrote
   if (count > max_tokens_ - length_) {

@@ -10,13 +10,6 @@
 
 namespace convoy {
 
-/// A block-table entry that stages must learn: block `block` of row `kv_row` is page group `page`.
-struct PageAssignment {
-  int32_t kv_row;
-  int32_t block;
-  int32_t page;
-};
-
 /// Holds page groups of a pool until destroyed. Not movable: the pool and the step planner refer to
 /// it.
 class Sequence {
@@ -36,7 +29,7 @@ class Sequence {
     int32_t state_source;  // -1 at the start of a sequence
     int32_t state_destination;
   };
-  Result<Span> extend(int count, std::vector<PageAssignment>& deltas);
+  Result<Span> extend(int count, std::vector<BlockTableDelta>& deltas);
 
   int length() const { return length_; }
   int lane() const { return lane_; }

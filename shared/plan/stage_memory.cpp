@@ -2,10 +2,17 @@
 
 #include <algorithm>
 
+#include "kernels/ops/scratch.h"
 #include "shared/plan/weight_table.h"
 
 namespace convoy {
 namespace {
+
+// Rows of a tile of the prompt class's matrix products.
+constexpr int kProductTileRows = 128;
+// What the CUDA context, the program's kernels and the matrix library take before anything is
+// allocated; measured on an H200 (docs/measurements.md).
+constexpr uint64_t kCudaRuntimeBytes = uint64_t{600} << 20;
 
 bool is_attention(const ModelConfig& config, int layer) {
   return config.layer_types[static_cast<size_t>(layer)] == LayerType::full_attention;
@@ -32,10 +39,35 @@ WorkspaceWidths workspace_widths(const ModelConfig& c, LayerRange layers) {
   return w;
 }
 
+int workspace_columns(const StageLimits& limits, DeviceKind kind) {
+  if (kind == DeviceKind::cpu) return limits.max_columns();
+  return (limits.max_columns() + kProductTileRows - 1) / kProductTileRows * kProductTileRows;
+}
+
+uint64_t scratch_bytes(const ModelConfig& c, LayerRange layers, const StageLimits& limits,
+                       DeviceKind kind) {
+  uint64_t bytes = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    bytes = std::max<uint64_t>(
+        bytes, is_attention(c, layer)
+                   ? attention_scratch_bytes(kind,
+                                             {.heads = c.num_attention_heads,
+                                              .head_dim = c.head_dim,
+                                              .max_context_tokens = limits.max_context_tokens},
+                                             limits.lanes)
+                   : gdn_scratch_bytes(kind,
+                                       {.key_heads = c.linear_key_heads,
+                                        .value_heads = c.linear_value_heads,
+                                        .key_dim = c.linear_key_dim,
+                                        .value_dim = c.linear_value_dim},
+                                       limits.lanes, limits.max_columns()));
+  }
+  return bytes;
+}
+
 uint64_t kv_page_bytes(const ModelConfig& c, DeviceKind kind) {
-  const uint64_t value_bytes = kind == DeviceKind::cpu ? sizeof(float) : sizeof(uint16_t);
   return uint64_t{kPageTokens} * static_cast<uint64_t>(c.num_kv_heads) *
-         static_cast<uint64_t>(c.head_dim) * value_bytes;
+         static_cast<uint64_t>(c.head_dim) * activation_bytes(kind);
 }
 
 uint64_t gdn_state_bytes(const ModelConfig& c) {
@@ -64,18 +96,23 @@ StageMemory stage_memory(const ModelConfig& c, LayerRange layers, const StageLim
     }
   }
   const WorkspaceWidths w = workspace_widths(c, layers);
-  const auto columns = static_cast<uint64_t>(limits.max_columns());
-  const auto values =
-      static_cast<uint64_t>(2 * w.hidden + w.projection + w.mixed + w.attended + w.gates);
-  memory.workspace_bytes = columns * (values * sizeof(float) + sizeof(ControlRow));
-  memory.workspace_bytes +=
-      static_cast<uint64_t>(limits.lanes) * static_cast<uint64_t>(w.hidden) * sizeof(float);
+  const auto columns = static_cast<uint64_t>(workspace_columns(limits, kind));
+  const auto activations =
+      static_cast<uint64_t>(2 * w.hidden + w.projection + w.mixed + w.attended);
+  memory.workspace_bytes =
+      columns * (activations * activation_bytes(kind) +
+                 static_cast<uint64_t>(w.gates) * sizeof(float) + sizeof(ControlRow));
+  memory.workspace_bytes += static_cast<uint64_t>(limits.lanes) * static_cast<uint64_t>(w.hidden) *
+                            activation_bytes(kind);
+  memory.workspace_bytes += scratch_bytes(c, layers, limits, kind);
   memory.workspace_bytes +=
       static_cast<uint64_t>(c.rotary_dim / 2) * (sizeof(float) + sizeof(int32_t));
   if (attention_layers > 0) {
     memory.workspace_bytes += static_cast<uint64_t>(limits.lanes) *
                               static_cast<uint64_t>(limits.pages_per_row()) * sizeof(int32_t);
+    memory.workspace_bytes += static_cast<uint64_t>(limits.max_deltas()) * sizeof(BlockTableDelta);
   }
+  if (kind == DeviceKind::cuda) memory.runtime_bytes = kCudaRuntimeBytes;
   return memory;
 }
 
@@ -88,7 +125,8 @@ StageMemory root_memory(const ModelConfig& c, const StageLimits& limits, DeviceK
   const auto vocab = static_cast<uint64_t>(c.vocab_size);
   // token ids of the widest step; last columns and their norm; logits; sampled ids
   memory.workspace_bytes = static_cast<uint64_t>(limits.max_columns()) * sizeof(int32_t) +
-                           rows * (2 * hidden + vocab) * sizeof(float) + rows * sizeof(int32_t);
+                           rows * 2 * hidden * activation_bytes(kind) +
+                           rows * vocab * sizeof(float) + rows * sizeof(int32_t);
   return memory;
 }
 

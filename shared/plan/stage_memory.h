@@ -20,6 +20,9 @@ struct StageLimits {
   int state_slots() const { return 2 * lanes; }  ///< source and destination of every lane alternate
   /// Columns of the widest step.
   int max_columns() const { return prefill_chunk_tokens > lanes ? prefill_chunk_tokens : lanes; }
+  /// Block-table entries that one step may change: every lane may begin a page, and a chunk begins
+  /// one per 64 columns.
+  int max_deltas() const { return max_columns() / kPageTokens + lanes + 1; }
 };
 
 struct StageMemory {
@@ -28,21 +31,33 @@ struct StageMemory {
   uint64_t state_bytes = 0;      ///< GDN and convolution slots
   uint64_t workspace_bytes = 0;  ///< activations, control block, block tables
   uint64_t link_bytes = 0;       ///< the shared segment towards the next stage
+  uint64_t runtime_bytes = 0;    ///< CUDA devices: context, code, the matrix library's workspace
   uint64_t total() const {
-    return weight_bytes + kv_bytes + state_bytes + workspace_bytes + link_bytes;
+    return weight_bytes + kv_bytes + state_bytes + workspace_bytes + link_bytes + runtime_bytes;
   }
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 
-/// f32 values per column in each scratch area of a stage: the widest need of its layers.
+/// Values per column in each scratch area of a stage: the widest need of its layers.
 struct WorkspaceWidths {
   int64_t hidden = 0;      ///< residual and normalised input
   int64_t projection = 0;  ///< fused input projections; gate and up
   int64_t mixed = 0;       ///< convolved q|k|v
   int64_t attended = 0;    ///< attention or GDN read-out; SwiGLU output
-  int64_t gates = 0;       ///< g and beta
+  int64_t gates = 0;       ///< g and beta, f32
 };
 WorkspaceWidths workspace_widths(const ModelConfig& config, LayerRange layers);
+
+/// Bytes of one activation: residual, links and what lies between operations.
+constexpr size_t activation_bytes(DeviceKind kind) {
+  return kind == DeviceKind::cpu ? sizeof(float) : sizeof(uint16_t);
+}
+/// Columns that every area has memory for: the widest step, on CUDA devices in whole tiles of the
+/// matrix products of a prompt.
+int workspace_columns(const StageLimits& limits, DeviceKind kind);
+/// Scratch of the operations of `layers` (kernels/ops/scratch.h).
+uint64_t scratch_bytes(const ModelConfig& config, LayerRange layers, const StageLimits& limits,
+                       DeviceKind kind);
 
 /// Bytes of one K or V page of one attention layer.
 uint64_t kv_page_bytes(const ModelConfig& config, DeviceKind kind);

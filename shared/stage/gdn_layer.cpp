@@ -18,30 +18,58 @@ GdnLayer::GdnLayer(Device& device, const ModelConfig& config, int layer, int sta
 
 void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
                    const StepView& step) const {
+  normalise_residual(device, stream, config_, work, weights.vector("input_norm"), step.columns());
+  project(device, stream, work, step, work.normed.data(), weights.linear("qkvzba"),
+          work.projection.data());
+  if (step.position_class == PositionClass::prompt) {
+    mix_prompt(device, stream, weights, work, step);
+  } else {
+    mix_generated(device, stream, weights, work, step);
+  }
+  project_onto_residual(device, stream, work, step, work.attended.data(), weights.linear("out"));
+}
+
+void GdnLayer::mix_generated(Device& device, Stream& stream, const WeightSet& weights,
+                             const Workspace& work, const StepView& step) const {
+  device.ops().gdn_generate(stream, {.step = step,
+                                     .projection = work.projection.data(),
+                                     .column_stride = weights.linear("qkvzba").out_features,
+                                     .conv_weight = weights.vector("conv"),
+                                     .conv_state = conv_.as<float>(),
+                                     .a_log = weights.vector("a_log"),
+                                     .dt_bias = weights.vector("dt_bias"),
+                                     .norm = weights.vector("gdn_norm"),
+                                     .eps = config_.rms_norm_eps,
+                                     .state = recurrent_.as<float>(),
+                                     .key_heads = config_.linear_key_heads,
+                                     .value_heads = config_.linear_value_heads,
+                                     .key_dim = config_.linear_key_dim,
+                                     .value_dim = config_.linear_value_dim,
+                                     .mixed = work.mixed.data(),
+                                     .gates = work.gates.as<float>(),
+                                     .out = work.attended.data()});
+}
+
+void GdnLayer::mix_prompt(Device& device, Stream& stream, const WeightSet& weights,
+                          const Workspace& work, const StepView& step) const {
   const int columns = step.columns();
   const int value_heads = config_.linear_value_heads;
-  const int value_size = value_heads * config_.linear_value_dim;
-  const int channels = config_.conv_channels();
+  const size_t bytes = work.activation_bytes;
   OpSet& ops = device.ops();
 
-  normalise_residual(device, stream, config_, work, weights.vector("input_norm"), columns);
-
   // One row of the fused projection: u (q | k | v before the convolution) | z | b | a.
-  const LinearWeight projection = weights.linear("qkvzba");
-  const ptrdiff_t row = projection.out_features;
-  float* const u = work.projection.as<float>();
-  float* const z = u + channels;
-  float* const b = z + value_size;
-  float* const a = b + value_heads;
-  project(device, stream, work.normed.as<float>(), projection, u, columns);
-
+  const ptrdiff_t row = weights.linear("qkvzba").out_features;
+  const void* const u = work.projection.data();
+  const void* const z = activations_at(u, config_.conv_channels(), bytes);
+  const void* const b = activations_at(z, config_.linear_value_channels(), bytes);
+  const void* const a = activations_at(b, value_heads, bytes);
   ops.causal_conv(stream, {.step = step,
                            .u = u,
                            .u_column_stride = row,
                            .weight = weights.vector("conv"),
                            .state = conv_.as<float>(),
-                           .channels = channels,
-                           .out = work.mixed.as<float>()});
+                           .channels = config_.conv_channels(),
+                           .out = work.mixed.data()});
 
   float* const g = work.gates.as<float>();
   float* const beta = g + ptrdiff_t{columns} * value_heads;
@@ -55,34 +83,26 @@ void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, con
                          .value_heads = value_heads,
                          .g = g,
                          .beta = beta});
-
-  const GdnArgs rule{.step = step,
-                     .qkv = work.mixed.as<float>(),
-                     .g = g,
-                     .beta = beta,
-                     .state = recurrent_.as<float>(),
-                     .key_heads = config_.linear_key_heads,
-                     .value_heads = value_heads,
-                     .key_dim = config_.linear_key_dim,
-                     .value_dim = config_.linear_value_dim,
-                     .out = work.attended.as<float>()};
-  if (step.position_class == PositionClass::prompt) {
-    ops.gdn_chunk(stream, rule);
-  } else {
-    ops.gdn_recurrent(stream, rule);
-  }
-
-  ops.gated_rms_norm(stream, {.o = work.attended.as<float>(),
+  ops.gdn_chunk(stream, {.step = step,
+                         .qkv = work.mixed.data(),
+                         .g = g,
+                         .beta = beta,
+                         .state = recurrent_.as<float>(),
+                         .key_heads = config_.linear_key_heads,
+                         .value_heads = value_heads,
+                         .key_dim = config_.linear_key_dim,
+                         .value_dim = config_.linear_value_dim,
+                         .out = work.attended.data(),
+                         .scratch = work.scratch.data()});
+  ops.gated_rms_norm(stream, {.o = work.attended.data(),
                               .z = z,
                               .z_row_stride = row,
-                              .out = work.attended.as<float>(),
+                              .out = work.attended.data(),
                               .weight = weights.vector("gdn_norm"),
                               .rows = columns,
                               .heads = value_heads,
                               .size = config_.linear_value_dim,
                               .eps = config_.rms_norm_eps});
-  project(device, stream, work.attended.as<float>(), weights.linear("out"),
-          work.residual.as<float>(), columns, true);
 }
 
 }  // namespace convoy

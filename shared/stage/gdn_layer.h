@@ -20,6 +20,11 @@ class GdnLayer {
   uint64_t state_bytes() const { return recurrent_.bytes() + conv_.bytes(); }
 
  private:
+  void mix_generated(Device& device, Stream& stream, const WeightSet& weights,
+                     const Workspace& work, const StepView& step) const;
+  void mix_prompt(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
+                  const StepView& step) const;
+
   ModelConfig config_;
   Buffer recurrent_;  // [slots, value_heads, key_dim, value_dim]
   Buffer conv_;       // [slots, 3, channels]

@@ -7,23 +7,28 @@ namespace {
 
 constexpr uint32_t kResidualSlots = 2;
 
-size_t column_bytes(const ModelConfig& config) {
-  return static_cast<size_t>(config.hidden_size) * sizeof(float);
+size_t column_bytes(const ModelConfig& config, DeviceKind kind) {
+  return static_cast<size_t>(config.hidden_size) * activation_bytes(kind);
 }
 
 }  // namespace
 
-StageLinkOptions residual_link_options(const ModelConfig& config, const StageLimits& limits) {
+StageLinkOptions residual_link_options(const ModelConfig& config, const StageLimits& limits,
+                                       DeviceKind kind, LinkChoice choice) {
   return {.slots = kResidualSlots,
-          .payload_bytes = static_cast<size_t>(limits.max_columns()) * column_bytes(config),
-          .start = {}};
+          .payload_bytes = static_cast<size_t>(limits.max_columns()) * column_bytes(config, kind),
+          .start = {},
+          .wish = choice.wish,
+          .doorbell = choice.doorbell};
 }
 
 StageLinkOptions back_link_options(const ModelConfig& config, const StageLimits& limits,
-                                   int stages) {
+                                   DeviceKind kind, int stages, LinkChoice choice) {
   return {.slots = static_cast<uint32_t>(std::max(stages, 2)),
-          .payload_bytes = static_cast<size_t>(limits.lanes) * column_bytes(config),
-          .start = {}};
+          .payload_bytes = static_cast<size_t>(limits.lanes) * column_bytes(config, kind),
+          .start = {},
+          .wish = choice.wish,
+          .doorbell = choice.doorbell};
 }
 
 }  // namespace convoy

@@ -6,12 +6,20 @@
 
 namespace convoy {
 
+/// How the links of a run work. Stages on CPU devices exchange through shared memory, whatever is
+/// chosen.
+struct LinkChoice {
+  LinkWish wish = LinkWish::pinned;
+  LinkDoorbell doorbell = LinkDoorbell::words;
+};
+
 /// rank r → r+1: every column of the widest step. Two slots: one fills while the other drains.
-StageLinkOptions residual_link_options(const ModelConfig& config, const StageLimits& limits);
+StageLinkOptions residual_link_options(const ModelConfig& config, const StageLimits& limits,
+                                       DeviceKind kind, LinkChoice choice = {});
 
 /// Last rank → 0: the last live column of each lane. One slot per stage, since rank 0 issues that
 /// many prefill chunks before it consumes the first (with fewer, deep pipelines deadlock).
 StageLinkOptions back_link_options(const ModelConfig& config, const StageLimits& limits,
-                                   int stages);
+                                   DeviceKind kind, int stages, LinkChoice choice = {});
 
 }  // namespace convoy

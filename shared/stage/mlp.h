@@ -11,6 +11,6 @@ namespace convoy {
 
 /// residual += down(silu(gate(n)) * up(n)), n = rms_norm(residual).
 void run_mlp(Device& device, Stream& stream, const ModelConfig& config, const WeightSet& weights,
-             const Workspace& work, int columns);
+             const Workspace& work, const StepView& step);
 
 }  // namespace convoy

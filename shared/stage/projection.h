@@ -12,9 +12,12 @@ namespace convoy {
 void normalise_residual(Device& device, Stream& stream, const ModelConfig& config,
                         const Workspace& work, const float* weight, int columns);
 
-/// out = x W^T, or out += x W^T, over dense rows: x [columns, in_features], out [columns,
-/// out_features].
-void project(Device& device, Stream& stream, const float* x, LinearWeight weight, float* out,
-             int columns, bool accumulate = false);
+/// out = x W^T over the step's columns: x [columns, in_features] and out [columns, out_features]
+/// are dense areas of the workspace.
+void project(Device& device, Stream& stream, const Workspace& work, const StepView& step,
+             const void* x, LinearWeight weight, void* out);
+/// work.residual += x W^T.
+void project_onto_residual(Device& device, Stream& stream, const Workspace& work,
+                           const StepView& step, const void* x, LinearWeight weight);
 
 }  // namespace convoy

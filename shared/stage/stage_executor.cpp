@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "shared/plan/weight_table.h"
@@ -17,9 +20,9 @@ StageExecutor::StageExecutor(Device& device, Stream& stream, const Checkpoint& c
     : device_(device), config_(checkpoint.config()), layers_(layers), limits_(limits) {
   memory_ = stage_memory(config_, layers_, limits_, device_.kind());
   allocate_workspace(stream);
+  WeightLoader loader(device_, stream, checkpoint, progress);
   for (int layer = layers_.begin; layer < layers_.end; ++layer) {
-    WeightSet weights(device_, stream, checkpoint, layer_weight_table(config_, layer),
-                      fmt::format("layers.{}.", layer), progress);
+    WeightSet weights(loader, layer_weight_table(config_, layer), fmt::format("layers.{}.", layer));
     if (config_.layer_types[static_cast<size_t>(layer)] == LayerType::full_attention) {
       stack_.push_back(
           {std::move(weights), AttentionLayer(device_, config_, layer, limits_.page_groups)});
@@ -28,26 +31,31 @@ StageExecutor::StageExecutor(Device& device, Stream& stream, const Checkpoint& c
           {std::move(weights), GdnLayer(device_, config_, layer, limits_.state_slots())});
     }
   }
+  loader.finish();
   stream.synchronize();
   account();
 }
 
 void StageExecutor::allocate_workspace(Stream& stream) {
   const WorkspaceWidths w = workspace_widths(config_, layers_);
-  const auto columns = static_cast<uint64_t>(limits_.max_columns());
-  const auto area = [&](int64_t width, const char* label) {
-    return device_.allocate(columns * static_cast<uint64_t>(width) * sizeof(float), label);
+  work_.activation_bytes = device_.ops().activation_bytes();
+  work_.padded_columns = workspace_columns(limits_, device_.kind());
+  const auto columns = static_cast<uint64_t>(work_.padded_columns);
+  const auto area = [&](int64_t width, size_t value_bytes, const char* label) {
+    return device_.allocate(columns * static_cast<uint64_t>(width) * value_bytes, label);
   };
-  work_.residual = area(w.hidden, "residual");
-  work_.normed = area(w.hidden, "normalised residual");
-  work_.projection = area(w.projection, "projections");
-  if (w.mixed > 0) work_.mixed = area(w.mixed, "convolution output");
-  work_.attended = area(w.attended, "mixer output");
-  if (w.gates > 0) work_.gates = area(w.gates, "GDN gates");
-  work_.boundary = device_.allocate(
-      static_cast<uint64_t>(limits_.lanes) * static_cast<uint64_t>(w.hidden) * sizeof(float),
-      "last columns");
+  const size_t activation = work_.activation_bytes;
+  work_.residual = area(w.hidden, activation, "residual");
+  work_.normed = area(w.hidden, activation, "normalised residual");
+  work_.projection = area(w.projection, activation, "projections");
+  if (w.mixed > 0) work_.mixed = area(w.mixed, activation, "convolution output");
+  work_.attended = area(w.attended, activation, "mixer output");
+  if (w.gates > 0) work_.gates = area(w.gates, sizeof(float), "GDN gates");
+  work_.boundary =
+      device_.allocate(static_cast<uint64_t>(limits_.lanes) * column_bytes(), "last columns");
   work_.control = device_.allocate(columns * sizeof(ControlRow), "control block");
+  if (const uint64_t bytes = scratch_bytes(config_, layers_, limits_, device_.kind()); bytes > 0)
+    work_.scratch = device_.allocate(bytes, "scratch of operations");
 
   std::vector<float> inv_freq;
   for (int i = 0; i < config_.rotary_dim / 2; ++i) {
@@ -67,8 +75,15 @@ void StageExecutor::allocate_workspace(Stream& stream) {
         device_.allocate(static_cast<uint64_t>(limits_.lanes) *
                              static_cast<uint64_t>(limits_.pages_per_row()) * sizeof(int32_t),
                          "block tables");
+    work_.deltas = device_.allocate(
+        static_cast<uint64_t>(limits_.max_deltas()) * sizeof(BlockTableDelta), "table changes");
     break;
   }
+  staging_ = std::make_unique<HostStaging>(
+      device_,
+      static_cast<size_t>(limits_.max_columns()) * sizeof(ControlRow) +
+          static_cast<size_t>(limits_.max_deltas()) * sizeof(BlockTableDelta),
+      "staged steps");
 }
 
 void StageExecutor::account() const {
@@ -81,44 +96,126 @@ void StageExecutor::account() const {
       kv += attention->kv_bytes();
     if (const auto* gdn = std::get_if<GdnLayer>(&layer.mixer)) state += gdn->state_bytes();
   }
-  const uint64_t workspace = work_.residual.bytes() + work_.normed.bytes() +
-                             work_.projection.bytes() + work_.mixed.bytes() +
-                             work_.attended.bytes() + work_.gates.bytes() + work_.boundary.bytes() +
-                             work_.control.bytes() + work_.inv_freq.bytes() +
-                             work_.rope_axis.bytes() + block_tables_.bytes();
+  const uint64_t workspace =
+      work_.residual.bytes() + work_.normed.bytes() + work_.projection.bytes() +
+      work_.mixed.bytes() + work_.attended.bytes() + work_.gates.bytes() + work_.boundary.bytes() +
+      work_.control.bytes() + work_.deltas.bytes() + work_.scratch.bytes() +
+      work_.inv_freq.bytes() + work_.rope_axis.bytes() + block_tables_.bytes();
   CONVOY_CHECK_OP(weights, ==, memory_.weight_bytes);
   CONVOY_CHECK_OP(kv, ==, memory_.kv_bytes);
   CONVOY_CHECK_OP(state, ==, memory_.state_bytes);
   CONVOY_CHECK_OP(workspace, ==, memory_.workspace_bytes);
 }
 
-void StageExecutor::set_page(Stream& stream, int32_t kv_row, int32_t block, int32_t page) {
-  CONVOY_CHECK(kv_row >= 0 && kv_row < limits_.lanes && block >= 0 &&
-                   block < limits_.pages_per_row() && page >= 0 && page < limits_.page_groups,
-               fmt::format("row {} block {} page {}", kv_row, block, page));
-  if (!block_tables_) return;
-  stream.copy(block_tables_.as<int32_t>() + ptrdiff_t{kv_row} * limits_.pages_per_row() + block,
-              &page, sizeof(page));
-}
-
-const float* StageExecutor::last_columns(Stream& stream, std::span<const int> valid_columns,
-                                         int width) {
-  const ptrdiff_t hidden = config_.hidden_size;
-  for (size_t lane = 0; lane < valid_columns.size(); ++lane) {
-    const ptrdiff_t column =
-        static_cast<ptrdiff_t>(lane) * width + std::max(0, valid_columns[lane] - 1);
-    stream.copy(work_.boundary.as<float>() + static_cast<ptrdiff_t>(lane) * hidden,
-                residual() + column * hidden, static_cast<size_t>(hidden) * sizeof(float));
+void StageExecutor::prepare(Stream& stream, bool graphs) {
+  std::set<std::pair<int, int>> products;
+  for (int layer = layers_.begin; layer < layers_.end; ++layer) {
+    for (const WeightSpec& spec : layer_weight_table(config_, layer)) {
+      if (spec.form == WeightForm::linear) products.emplace(spec.out_features, spec.in_features);
+    }
   }
-  return work_.boundary.as<float>();
+  std::vector<WarmUpShape> shapes;
+  for (const auto& [out, in] : products) shapes.push_back({out, in});
+  device_.ops().warm_up(stream, shapes.data(), static_cast<int>(shapes.size()));
+
+  if (device_.kind() == DeviceKind::cpu) return;
+  // Dead columns: every kernel runs, no state is touched.
+  const int chunk = limits_.prefill_chunk_tokens;
+  const std::vector<ControlRow> dead(static_cast<size_t>(limits_.max_columns()),
+                                     ControlRow{0, {0, 0, 0}, 0, 0, -1, 0});
+  const auto columns = [&](int count) {
+    return std::span<const ControlRow>(dead).first(static_cast<size_t>(count));
+  };
+  const BlockTableDelta unchanged{0, 0, 0};
+  run(stream, {.control = columns(chunk),
+               .deltas = {&unchanged, 1},
+               .lanes = 1,
+               .width = chunk,
+               .position_class = PositionClass::prompt});
+  for (int lanes = 1; lanes <= limits_.lanes; ++lanes) {
+    run(stream, {.control = columns(lanes),
+                 .deltas = {},
+                 .lanes = lanes,
+                 .width = 1,
+                 .position_class = PositionClass::generated});
+  }
+  last_columns(stream, std::vector<int>(static_cast<size_t>(limits_.lanes), 1), 1);
+  stream.synchronize();
+  if (!graphs || !device_.supports_graphs()) return;
+  chunk_graph_ = capture(stream, view(1, chunk, PositionClass::prompt));
+  for (int lanes = 1; lanes <= limits_.lanes; ++lanes) {
+    decode_graphs_[static_cast<size_t>(lanes)] =
+        capture(stream, view(lanes, 1, PositionClass::generated));
+  }
 }
 
-void StageExecutor::run(Stream& stream, std::span<const ControlRow> control, int lanes, int width,
-                        PositionClass position_class) {
-  CONVOY_CHECK_OP(control.size(), ==, static_cast<size_t>(lanes) * static_cast<size_t>(width));
-  CONVOY_CHECK_OP(lanes * width, <=, limits_.max_columns());
-  stream.copy(work_.control.data(), control.data(), control.size_bytes());
-  const StepView step{work_.control.as<ControlRow>(), lanes, width, position_class};
+std::unique_ptr<Graph> StageExecutor::capture(Stream& stream, const StepView& step) const {
+  return device_.capture(stream, [&] { run_layers(stream, step); });
+}
+
+void StageExecutor::stage(Stream& stream, std::span<const ControlRow> control,
+                          std::span<const BlockTableDelta> deltas) {
+  CONVOY_CHECK_OP(deltas.size(), <=, static_cast<size_t>(limits_.max_deltas()));
+  for (const BlockTableDelta& delta : deltas) {
+    CONVOY_CHECK(delta.kv_row >= 0 && delta.kv_row < limits_.lanes && delta.block >= 0 &&
+                     delta.block < limits_.pages_per_row() && delta.page >= 0 &&
+                     delta.page < limits_.page_groups,
+                 fmt::format("row {} block {} page {}", delta.kv_row, delta.block, delta.page));
+  }
+  std::byte* const slot = staging_->begin();
+  if (!control.empty()) {
+    std::memcpy(slot, control.data(), control.size_bytes());
+    stream.copy(work_.control.data(), slot, control.size_bytes());
+  }
+  if (!deltas.empty() && block_tables_) {
+    std::byte* const staged = slot + control.size_bytes();
+    std::memcpy(staged, deltas.data(), deltas.size_bytes());
+    stream.copy(work_.deltas.data(), staged, deltas.size_bytes());
+    device_.ops().update_block_tables(stream, {.deltas = work_.deltas.as<BlockTableDelta>(),
+                                               .count = static_cast<int>(deltas.size()),
+                                               .tables = block_tables_.as<int32_t>(),
+                                               .max_pages_per_row = limits_.pages_per_row()});
+  }
+}
+
+void StageExecutor::update_tables(Stream& stream, std::span<const BlockTableDelta> deltas) {
+  stage(stream, {}, deltas);
+  staging_->end(stream);
+}
+
+const void* StageExecutor::last_columns(Stream& stream, std::span<const int> valid_columns,
+                                        int width) {
+  const auto bytes = column_bytes();
+  for (size_t lane = 0; lane < valid_columns.size(); ++lane) {
+    const size_t column = lane * static_cast<size_t>(width) +
+                          static_cast<size_t>(std::max(0, valid_columns[lane] - 1));
+    stream.copy(work_.boundary.as<std::byte>() + lane * bytes,
+                work_.residual.as<std::byte>() + column * bytes, bytes);
+  }
+  return work_.boundary.data();
+}
+
+void StageExecutor::run(Stream& stream, const StageStep& step) {
+  const int columns = step.lanes * step.width;
+  CONVOY_CHECK_OP(step.control.size(), ==, static_cast<size_t>(columns));
+  CONVOY_CHECK_OP(columns, <=, limits_.max_columns());
+  stage(stream, step.control, step.deltas);
+  Graph* graph = nullptr;
+  if (step.position_class == PositionClass::prompt) {
+    if (step.lanes == 1 && step.width == limits_.prefill_chunk_tokens) graph = chunk_graph_.get();
+  } else if (step.width == 1) {
+    graph = decode_graphs_[static_cast<size_t>(step.lanes)].get();
+  }
+  if (graph != nullptr) {
+    graph->launch(stream);
+  } else {
+    run_layers(stream, view(step.lanes, step.width, step.position_class));
+  }
+  // After the layers: a slot then stands for a whole step ahead.
+  staging_->end(stream);
+}
+
+void StageExecutor::run_layers(Stream& stream, const StepView& step) const {
   for (const Layer& layer : stack_) {
     if (const auto* attention = std::get_if<AttentionLayer>(&layer.mixer)) {
       attention->run(device_, stream, layer.weights, work_, step, block_tables_.as<int32_t>(),
@@ -126,7 +223,7 @@ void StageExecutor::run(Stream& stream, std::span<const ControlRow> control, int
     } else {
       std::get<GdnLayer>(layer.mixer).run(device_, stream, layer.weights, work_, step);
     }
-    run_mlp(device_, stream, config_, layer.weights, work_, step.columns());
+    run_mlp(device_, stream, config_, layer.weights, work_, step);
   }
 }
 

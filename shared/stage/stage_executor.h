@@ -1,6 +1,7 @@
 // Runs the layers of one stage: what rank 0 and every stage worker have in common.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <variant>
@@ -12,38 +13,56 @@
 #include "shared/plan/stage_memory.h"
 #include "shared/stage/attention_layer.h"
 #include "shared/stage/gdn_layer.h"
+#include "shared/stage/host_staging.h"
 #include "shared/stage/weights.h"
 #include "shared/stage/workspace.h"
 
 namespace convoy {
 
+/// What a stage must know of a step. The spans are read before the call returns.
+struct StageStep {
+  std::span<const ControlRow> control;  ///< [lanes * width]
+  std::span<const BlockTableDelta> deltas;
+  int lanes = 0;
+  int width = 0;
+  PositionClass position_class = PositionClass::prompt;
+};
+
 /// Owns weights, KV planes, state slots, block tables and workspace of layers [begin, end). One
-/// thread uses it.
+/// thread uses it. Its calls enqueue where the device's streams do; the host may be kStepsAhead
+/// steps ahead of the device and waits then.
 class StageExecutor {
  public:
+  static constexpr int kStepsAhead = HostStaging::kSlots;
+
   /// Allocates everything and loads the weights of `layers`; other tensors are never mapped. Throws
   /// StartError.
   StageExecutor(Device& device, Stream& stream, const Checkpoint& checkpoint, LayerRange layers,
                 const StageLimits& limits, const LoadProgress& progress);
 
-  /// Device memory, f32 [columns, hidden]: the stage's input before run(), its output after.
-  float* residual() const { return work_.residual.as<float>(); }
+  /// Before the first step and before links open: runs every kernel once and, where the device has
+  /// graphs and `graphs` is true, captures the steps that repeat (a generated token for every
+  /// number of lanes, a whole prompt chunk). No state changes. Throws StartError.
+  void prepare(Stream& stream, bool graphs);
 
-  /// Sets block `block` of row `kv_row` to page group `page`, in stream order. All three must be in
-  /// range (checked).
-  void set_page(Stream& stream, int32_t kv_row, int32_t block, int32_t page);
+  /// Device memory, activations [columns, hidden]: the stage's input before run(), its output
+  /// after.
+  void* residual() const { return work_.residual.data(); }
 
-  /// Copies the control block ([lanes * width] rows, host memory) to the device and runs all layers
-  /// on the residual.
-  void run(Stream& stream, std::span<const ControlRow> control, int lanes, int width,
-           PositionClass position_class);
+  /// Changes block tables as a step says that runs no layers. Indices must be in range (checked).
+  void update_tables(Stream& stream, std::span<const BlockTableDelta> deltas);
+  /// Applies the step's deltas, then runs all layers on the residual.
+  void run(Stream& stream, const StageStep& step);
 
-  /// Gathers the last live column of every lane: device memory, f32 [lanes, hidden], valid until
-  /// the next step. `valid_columns` has one entry per lane; a lane without live columns gives its
-  /// first column.
-  const float* last_columns(Stream& stream, std::span<const int> valid_columns, int width);
+  /// Gathers the last live column of every lane: device memory, activations [lanes, hidden], valid
+  /// until the next step. `valid_columns` has one entry per lane; a lane without live columns gives
+  /// its first column.
+  const void* last_columns(Stream& stream, std::span<const int> valid_columns, int width);
 
   int hidden() const { return config_.hidden_size; }
+  size_t column_bytes() const {
+    return static_cast<size_t>(config_.hidden_size) * work_.activation_bytes;
+  }
   const ModelConfig& config() const { return config_; }
   LayerRange layers() const { return layers_; }
   const StageLimits& limits() const { return limits_; }
@@ -57,6 +76,13 @@ class StageExecutor {
   };
   void allocate_workspace(Stream& stream);
   void account() const;
+  void stage(Stream& stream, std::span<const ControlRow> control,
+             std::span<const BlockTableDelta> deltas);
+  void run_layers(Stream& stream, const StepView& step) const;
+  std::unique_ptr<Graph> capture(Stream& stream, const StepView& step) const;
+  StepView view(int lanes, int width, PositionClass position_class) const {
+    return {work_.control.as<ControlRow>(), lanes, width, position_class};
+  }
 
   Device& device_;
   ModelConfig config_;
@@ -66,6 +92,9 @@ class StageExecutor {
   Buffer block_tables_;  // i32 [lanes, pages_per_row]; none without attention layers
   std::vector<Layer> stack_;
   StageMemory memory_;
+  std::unique_ptr<HostStaging> staging_;                             // control rows, then deltas
+  std::array<std::unique_ptr<Graph>, kMaxLanes + 1> decode_graphs_;  // by lanes; null: none
+  std::unique_ptr<Graph> chunk_graph_;  // one lane, prefill_chunk_tokens columns
 };
 
 }  // namespace convoy

@@ -65,7 +65,7 @@ class WorkerPoolTest : public testing::Test {
                                                                    .ring_bytes = 1,
                                                                    .incoming_bytes = 2,
                                                                    .outgoing_bytes = 3}),
-                    0);
+                    {}, [] {});
   }
   /// Starts one worker of `mode`, goes as far as it comes, and says how that ended. The pool is
   /// gone afterwards.

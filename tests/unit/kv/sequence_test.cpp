@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 TEST(Sequence, PageDeltasNameEveryNewBlockOnce) {
   PagePool pool(8);
-  std::vector<PageAssignment> deltas;
+  std::vector<BlockTableDelta> deltas;
   Sequence sequence(pool, 3, 1000);
   ASSERT_TRUE(sequence.extend(64, deltas).ok());
   ASSERT_EQ(deltas.size(), 1U);
@@ -36,7 +36,7 @@ TEST(Sequence, PageDeltasNameEveryNewBlockOnce) {
 
 TEST(Sequence, StateSlotsAlternateFromTheZeroState) {
   PagePool pool(8);
-  std::vector<PageAssignment> deltas;
+  std::vector<BlockTableDelta> deltas;
   Sequence sequence(pool, 2, 1000);
   int32_t last_destination = -1;
   int32_t position = 0;
@@ -54,7 +54,7 @@ TEST(Sequence, StateSlotsAlternateFromTheZeroState) {
 
 TEST(Sequence, FullContextIsAnErrorAndChangesNothing) {
   PagePool pool(8);
-  std::vector<PageAssignment> deltas;
+  std::vector<BlockTableDelta> deltas;
   Sequence sequence(pool, 0, 100);
   ASSERT_TRUE(sequence.extend(60, deltas).ok());
   const auto refused = sequence.extend(41, deltas);
@@ -72,7 +72,7 @@ TEST(Sequence, FullContextIsAnErrorAndChangesNothing) {
 
 TEST(Sequence, ExhaustedPoolIsAnErrorAndChangesNothing) {
   PagePool pool(3);
-  std::vector<PageAssignment> deltas;
+  std::vector<BlockTableDelta> deltas;
   Sequence first(pool, 0, 1000);
   Sequence second(pool, 1, 1000);
   ASSERT_TRUE(first.extend(128, deltas).ok());
@@ -89,7 +89,7 @@ TEST(Sequence, ExhaustedPoolIsAnErrorAndChangesNothing) {
 
 TEST(Sequence, AnEmptyStepIsABrokenInvariant) {
   PagePool pool(1);
-  std::vector<PageAssignment> deltas;
+  std::vector<BlockTableDelta> deltas;
   Sequence sequence(pool, 0, 10);
   EXPECT_DEATH((void)sequence.extend(0, deltas), "count");
   EXPECT_DEATH((void)sequence.extend(-1, deltas), "count");
@@ -97,7 +97,7 @@ TEST(Sequence, AnEmptyStepIsABrokenInvariant) {
 
 TEST(Sequence, DestructionGivesItsPagesBack) {
   PagePool pool(4);
-  std::vector<PageAssignment> deltas;
+  std::vector<BlockTableDelta> deltas;
   {
     Sequence sequence(pool, 0, 1000);
     ASSERT_TRUE(sequence.extend(256, deltas).ok());
@@ -134,7 +134,7 @@ TEST(Sequence, InvariantsHoldOverManyRandomOperations) {
     const int used_before = pool.used();
     const int needed = (model.length + count + kPageTokens - 1) / kPageTokens -
                        static_cast<int>(model.blocks.size());
-    std::vector<PageAssignment> deltas;
+    std::vector<BlockTableDelta> deltas;
     const auto span = model.sequence->extend(count, deltas);
     const bool too_long = model.length + count > kMaxTokens;
     ASSERT_EQ(span.ok(), !too_long && needed <= kCapacity - used_before);
@@ -144,7 +144,7 @@ TEST(Sequence, InvariantsHoldOverManyRandomOperations) {
       ASSERT_EQ(pool.used(), used_before);
     } else {
       ASSERT_EQ(deltas.size(), static_cast<size_t>(needed));
-      for (const PageAssignment& delta : deltas) {
+      for (const BlockTableDelta& delta : deltas) {
         ASSERT_EQ(delta.kv_row, lane);
         ASSERT_EQ(delta.block, static_cast<int32_t>(model.blocks.size()));
         model.blocks[delta.block] = delta.page;

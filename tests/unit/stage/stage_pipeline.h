@@ -19,8 +19,11 @@ namespace convoy {
 struct StagePipelineOptions {
   std::vector<LayerRange> stages;  ///< empty: one stage
   StageLimits limits;
-  std::string instruction_set;
+  LoadFormat load_format = LoadFormat::automatic;
+  std::string device = "cpu";   ///< as --devices names it
+  std::string instruction_set;  ///< of a CPU device
   int threads = 1;
+  bool graphs = false;  ///< CUDA: captured steps, as a run has them
 };
 
 class StagePipeline {
@@ -43,7 +46,11 @@ class StagePipeline {
   PagePool& pages() { return pages_; }
   const ModelConfig& config() const { return checkpoint_.config(); }
 
+  Device& device() { return *device_; }
+
  private:
+  std::vector<float> read_activations(const void* from, size_t values);
+
   Checkpoint checkpoint_;
   StagePipelineOptions options_;
   std::unique_ptr<Device> device_;
