@@ -165,8 +165,8 @@ class ChatCommand : public Command {
 
   int run() override {
     const RunOptions options = resolve(flags_.engine, twins);
-    const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
-    const Tokenizer tokenizer = Tokenizer::load(options.model_directory);
+    const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
+    const Tokenizer tokenizer = load_tokenizer(options, "chat");
     const PromptBuilder prompts(tokenizer, options.model_directory);
     GenerationRequest request;
     if (flags_.max_tokens > 0) request.max_tokens = flags_.max_tokens;
@@ -176,7 +176,7 @@ class ChatCommand : public Command {
     ProgressDisplay display(ProgressDisplay::Mode::automatic);
     int cancelled = 0;
     {
-      EngineRun engine_run(options, checkpoint, tokenizer, display);
+      EngineRun engine_run(options, checkpoint, tokenizer.vocab_size(), display);
       ChatSession session(engine_run, tokenizer, prompts, std::move(request), flags_);
       LineEditor editor("> ");
       if (editor.interactive())

@@ -27,9 +27,13 @@ class Command {
 std::unique_ptr<Command> add_generate_command(CLI::App& app);
 std::unique_ptr<Command> add_chat_command(CLI::App& app);
 std::unique_ptr<Command> add_plan_command(CLI::App& app);
+std::unique_ptr<Command> add_bench_command(CLI::App& app);
 std::unique_ptr<Command> add_up_command(CLI::App& app);
 std::unique_ptr<Command> add_down_command(CLI::App& app);
 std::unique_ptr<Command> add_health_command(CLI::App& app);
+std::unique_ptr<Command> add_probe_command(CLI::App& app);
+/// Hidden: one end of a probed pair.
+std::unique_ptr<Command> add_probe_end_command(CLI::App& app);
 std::unique_ptr<Command> add_tokenize_command(CLI::App& app);
 std::unique_ptr<Command> add_detokenize_command(CLI::App& app);
 

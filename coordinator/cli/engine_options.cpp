@@ -29,6 +29,20 @@ fs::path bundled_model() {
                                programs.native()));
 }
 
+LinkWish resolve_link(const std::string& link, DeviceKind kind, const EnvironmentTwins& twins) {
+  if (kind == DeviceKind::cpu) {
+    if (link == "peer" || link == "local") {
+      throw UsageError(
+          fmt::format("{} {}: stages on CPU devices hand over in shared memory; allowed are pinned "
+                      "and auto",
+                      twins.source_of("--link"), link));
+    }
+    return LinkWish::pinned;
+  }
+  if (link == "pinned") return LinkWish::pinned;
+  return link == "local" ? LinkWish::local : LinkWish::peer;
+}
+
 }  // namespace
 
 void EnvironmentTwins::add(CLI::Option* option, const std::string& variable) {
@@ -69,6 +83,18 @@ fs::path program_directory() {
   return fs::read_symlink("/proc/self/exe").parent_path();
 }
 
+Tokenizer load_tokenizer(const RunOptions& options, std::string_view command) {
+  const fs::path file = options.model_directory / "tokenizer.json";
+  std::error_code ignored;  // any other trouble is told where the file is read
+  if (fs::status(file, ignored).type() == fs::file_type::not_found) {
+    throw StartError(
+        fmt::format("{}: no such file; convoy {} needs a tokenizer (convoy bench and "
+                    "convoy plan work without)",
+                    file.native(), command));
+  }
+  return Tokenizer::load(options.model_directory);
+}
+
 void add_runtime_dir_option(CLI::App& command, EnvironmentTwins& twins, std::string& runtime_dir) {
   twins.add(
       command.add_option(
@@ -89,11 +115,22 @@ void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& f
                                "Hugging Face model directory (default: the bundled model)"),
             "MODEL");
   twins.add(command
+                .add_option("--load-format", flags.load_format,
+                            "auto: the weights of the model directory; dummy: random weights in "
+                            "the shapes of its config.json, for timing")
+                ->check(CLI::IsMember({"auto", "dummy"}))
+                ->capture_default_str(),
+            "LOAD_FORMAT");
+  twins.add(command
                 .add_option("--devices", flags.devices,
                             "One stage per entry: cpu, or CUDA devices as 0, cuda:0, GPU-<uuid>, "
                             "PCI id; ids may repeat")
                 ->capture_default_str(),
             "DEVICES");
+  twins.add(command.add_flag("--allow-mixed-arch", flags.allow_mixed_architectures,
+                             "Run on CUDA devices of different architectures, though the text then "
+                             "depends on the split"),
+            "ALLOW_MIXED_ARCH");
   twins.add(command.add_option("--stage-layers", flags.stage_layers,
                                "Layers of each stage, e.g. 5,4,3 (default: even by weight bytes)"),
             "STAGE_LAYERS");
@@ -113,12 +150,46 @@ void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& f
             "PREFILL_CHUNK");
 }
 
+void add_doorbell_option(CLI::App& command, EnvironmentTwins& twins, std::string& doorbell) {
+  twins.add(command
+                .add_option("--doorbell", doorbell,
+                            "How a stage learns of a transfer: memops or events (CUDA devices), "
+                            "host (CPU devices); auto: memops or host")
+                ->check(CLI::IsMember({"auto", "memops", "events", "host"}))
+                ->capture_default_str(),
+            "DOORBELL");
+}
+
+LinkDoorbell resolve_doorbell(const std::string& doorbell, DeviceKind kind,
+                              const EnvironmentTwins& twins) {
+  if (doorbell != "auto" && (doorbell == "host") != (kind == DeviceKind::cpu)) {
+    throw UsageError(
+        fmt::format("{} {}: allowed for {} devices are {}", twins.source_of("--doorbell"), doorbell,
+                    kind == DeviceKind::cpu ? "CPU" : "CUDA",
+                    kind == DeviceKind::cpu ? "auto and host" : "auto, memops and events"));
+  }
+  return doorbell == "events" ? LinkDoorbell::events : LinkDoorbell::words;
+}
+
 void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags) {
   twins.add(command
                 .add_option("-t,--threads", flags.threads,
                             "Threads of each CPU stage (default: physical cores)")
                 ->check(CLI::Range(1, kMaxThreads)),
             "THREADS");
+  twins.add(
+      command.add_flag("--no-cuda-graph", flags.no_cuda_graph,
+                       "CUDA stages launch every kernel by itself instead of replaying graphs"),
+      "NO_CUDA_GRAPH");
+  twins.add(command
+                .add_option("--link", flags.link,
+                            "Where CUDA stages hand over: pinned host memory; peer: the receiver's "
+                            "memory wherever that works; local: only between stages on one card; "
+                            "auto: as peer, without warnings")
+                ->check(CLI::IsMember({"pinned", "peer", "local", "auto"}))
+                ->capture_default_str(),
+            "LINK");
+  add_doorbell_option(command, twins, flags.doorbell);
   twins.add(command.add_option(
                 "--attach", flags.attach,
                 "Use the waiting workers of this pool (convoy up) for the stages after the first"),
@@ -141,13 +212,20 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
                                  kPageTokens));
   }
   options.model_directory = resolve_model(flags.model);
+  options.load_format = flags.load_format == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
   options.devices = parse_devices(flags.devices, twins.source_of("--devices"));
+  options.allow_mixed_architectures = flags.allow_mixed_architectures;
   if (!flags.stage_layers.empty())
     options.stage_layers =
         parse_stage_layers(flags.stage_layers, twins.source_of("--stage-layers"));
   options.max_context_tokens = flags.max_context;
   options.prefill_chunk_tokens = flags.prefill_chunk;
   options.threads = flags.threads;
+  options.cuda_graphs = !flags.no_cuda_graph;
+  const DeviceKind kind = options.devices.front().kind;
+  options.links.doorbell = resolve_doorbell(flags.doorbell, kind, twins);
+  options.links.wish = resolve_link(flags.link, kind, twins);
+  options.warn_of_fallback = flags.link != "auto";
   options.attach = flags.attach;
   options.instance = flags.instance;
   options.runtime_root = runtime_root(flags.runtime_dir);

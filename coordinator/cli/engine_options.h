@@ -5,10 +5,12 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "coordinator/run/engine_run.h"
+#include "coordinator/text/tokenizer.h"
 
 namespace convoy {
 
@@ -32,11 +34,16 @@ class EnvironmentTwins {
 /// As typed; resolve() checks.
 struct EngineFlags {
   std::string model;
+  std::string load_format = "auto";
   std::string devices = "cpu";
+  bool allow_mixed_architectures = false;
   std::string stage_layers;
   int max_context = 0;
   int prefill_chunk = 512;
   int threads = 0;
+  bool no_cuda_graph = false;
+  std::string link = "pinned";
+  std::string doorbell = "auto";
   std::string attach;
   std::string instance;
   std::string runtime_dir;
@@ -45,16 +52,26 @@ struct EngineFlags {
 
 void add_runtime_dir_option(CLI::App& command, EnvironmentTwins& twins, std::string& runtime_dir);
 void add_log_level_option(CLI::App& command, EnvironmentTwins& twins, std::string& level);
-/// -m, --devices, --stage-layers, -c, --prefill-chunk: what the plan depends on.
+/// -m, --load-format, --devices, --stage-layers, -c, --prefill-chunk: what the plan depends on.
 void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags);
-/// -t, --attach, --instance, --runtime-dir, --log-level: what running depends on.
+/// -t, --link, --doorbell, --attach, --instance, --runtime-dir, --log-level: what running depends
+/// on.
 void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags);
+
+void add_doorbell_option(CLI::App& command, EnvironmentTwins& twins, std::string& doorbell);
+/// Throws UsageError for a doorbell that devices of this kind do not have.
+LinkDoorbell resolve_doorbell(const std::string& doorbell, DeviceKind kind,
+                              const EnvironmentTwins& twins);
 
 /// Throws UsageError or StartError naming the flag or the variable. Sets the log level.
 RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins);
 
 /// `model`, or the bundled model where it is empty. Throws StartError.
 std::filesystem::path resolve_model(const std::string& model);
+
+/// Throws StartError; where the model directory has no tokenizer it names `command`, which needs
+/// one.
+Tokenizer load_tokenizer(const RunOptions& options, std::string_view command);
 
 /// The folder of the program that runs, with the worker beside it; or $CONVOY_BIN_DIR.
 std::filesystem::path program_directory();

@@ -125,8 +125,8 @@ class GenerateCommand : public Command {
   int run() override {
     const RunOptions options = resolve(flags_.engine, twins);
     const std::string prompt = ids_->count() + messages_->count() > 0 ? "" : prompt_text();
-    const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
-    const Tokenizer tokenizer = Tokenizer::load(options.model_directory);
+    const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
+    const Tokenizer tokenizer = load_tokenizer(options, "generate");
     const GenerationRequest request = make_request(prompt, tokenizer, checkpoint);
     check_request(request, checkpoint.config(),
                   plan_run(checkpoint.config(), options).limits.max_context_tokens);
@@ -135,7 +135,7 @@ class GenerateCommand : public Command {
                                          : ProgressDisplay::Mode::automatic);
     int signal_to_raise = 0;
     {
-      EngineRun run(options, checkpoint, tokenizer, display);
+      EngineRun run(options, checkpoint, tokenizer.vocab_size(), display);
       bool reader_gone = false;
       const GenerationResult result =
           generate(run, tokenizer, request, [&](int32_t id, const AnswerPiece& piece) {

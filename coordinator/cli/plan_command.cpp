@@ -38,6 +38,7 @@ std::string plan_json(const StagePlan& plan) {
                       {"state_bytes", s.memory.state_bytes},
                       {"workspace_bytes", s.memory.workspace_bytes},
                       {"link_bytes", s.memory.link_bytes},
+                      {"runtime_bytes", s.memory.runtime_bytes},
                       {"total_bytes", s.memory.total()}});
   }
   return json::serialize(json::object{{"schema", 1},
@@ -64,7 +65,7 @@ class PlanCommand : public Command {
   bool json() const override { return json_; }
   int run() override {
     const RunOptions options = resolve(flags_, twins);
-    const Checkpoint checkpoint = Checkpoint::open(options.model_directory);
+    const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const StagePlan plan = plan_run(checkpoint.config(), options);
     [[maybe_unused]] const WriteResult written =
         write_stdout(json_ ? plan_json(plan) : plan_table(plan));

@@ -1,0 +1,177 @@
+#include "coordinator/bench/bench_runner.h"
+
+#include <chrono>
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "shared/plan/weight_table.h"
+#include "shared/stage/list_devices.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr unsigned kPromptSeed = 20;
+// Long enough for a card to lower its clock when nothing runs.
+constexpr auto kQuietTime = std::chrono::milliseconds(500);
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+struct Work {
+  uint64_t bytes = 0;  // of weights that a decode step reads
+  double flops = 0;    // of matrix products, per prompt token
+};
+
+void add_table(Work& work, const std::vector<WeightSpec>& table, DeviceKind kind,
+               bool every_position) {
+  for (const WeightSpec& spec : table) {
+    if (spec.form == WeightForm::table) continue;  // a row per token
+    work.bytes += weight_bytes(spec, kind);
+    if (spec.form == WeightForm::linear && every_position)
+      work.flops += 2.0 * spec.out_features * spec.in_features;
+  }
+}
+
+std::vector<BenchStage> stages_of(const ModelConfig& config, const StagePlan& plan) {
+  std::vector<BenchStage> stages;
+  for (const StageAssignment& stage : plan.stages) {
+    Work work;
+    for (int layer = stage.layers.begin; layer < stage.layers.end; ++layer)
+      add_table(work, layer_weight_table(config, layer), stage.device.kind, true);
+    // The head sees the last position only.
+    if (stage.rank.value == 0) add_table(work, root_weight_table(config), stage.device.kind, false);
+    stages.push_back({.rank = stage.rank.value,
+                      .device = stage.device.id,
+                      .layers = stage.layers,
+                      .step_weight_bytes = work.bytes,
+                      .prefill_flops = work.flops});
+  }
+  return stages;
+}
+
+// The sequences of one round, ready to decode.
+struct Lanes {
+  std::vector<std::unique_ptr<Sequence>> owned;
+  std::vector<Sequence*> columns;
+  std::vector<int32_t> next;
+};
+
+// One loaded model, round after round.
+class Rounds {
+ public:
+  Rounds(EngineRun& run, int vocab_size) : run_(run), vocab_size_(vocab_size) {}
+
+  void run(int prompt_tokens, int decode_tokens, bool counts) {
+    Lanes lanes = start(prompt_tokens, counts);
+    if (decode_tokens == 0) return;
+    const double seconds = decode(lanes, decode_tokens);
+    if (counts) step_ms.push_back(seconds * 1e3 / decode_tokens);
+  }
+
+  // What no stage computed for, spread over the ways from stage to stage and back: a decode step
+  // goes through them one after another.
+  std::optional<double> hop_us(int prompt_tokens, int decode_tokens) {
+    constexpr int kSettlingSteps = 4;  // until the prompt's times are in the stages' counters
+    const auto stages = static_cast<double>(run_.plan().stages.size());
+    const int steps = decode_tokens - kSettlingSteps;
+    if (stages < 2 || steps < kSettlingSteps) return std::nullopt;
+    Lanes lanes = start(prompt_tokens, false);
+    decode(lanes, kSettlingSteps);
+    const double before = busy_seconds();
+    const double seconds = decode(lanes, steps);
+    const double waited = seconds - (busy_seconds() - before);
+    return waited / (steps * stages) * 1e6;
+  }
+
+  std::vector<double> prefill_s, step_ms;
+
+ private:
+  Lanes start(int prompt_tokens, bool counts) {
+    Lanes lanes;
+    const StageLimits& limits = run_.plan().limits;
+    for (int lane = 0; lane < limits.lanes; ++lane) {
+      lanes.owned.push_back(
+          std::make_unique<Sequence>(run_.engine().pages(), lane, limits.max_context_tokens));
+      lanes.columns.push_back(lanes.owned.back().get());
+      const std::vector<int32_t> prompt = random_prompt(prompt_tokens, lane);
+      const auto begin = Clock::now();
+      const auto first = run_.engine().prefill(*lanes.columns.back(), prompt);
+      if (!first) give_up(first.error());
+      if (counts) prefill_s.push_back(seconds_since(begin));
+      lanes.next.push_back(first.value());
+    }
+    return lanes;
+  }
+  double decode(Lanes& lanes, int steps) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < steps; ++i) {
+      const Status status = run_.engine().decode(lanes.columns, lanes.next, lanes.next);
+      if (!status) give_up(status.error());
+    }
+    return seconds_since(begin);
+  }
+  double busy_seconds() {
+    double seconds = 0;
+    for (const StageReport& stage : run_.stage_reports()) seconds += stage.busy_s;
+    return seconds;
+  }
+  std::vector<int32_t> random_prompt(int tokens, int lane) const {
+    std::mt19937 random(kPromptSeed + static_cast<unsigned>(lane));
+    std::vector<int32_t> ids(static_cast<size_t>(tokens));
+    for (int32_t& id : ids)
+      id = static_cast<int32_t>(random() % static_cast<uint32_t>(vocab_size_));
+    return ids;
+  }
+  [[noreturn]] void give_up(const std::string& error) const {
+    if (run_.cancelled() != 0) throw Cancelled(run_.cancelled());
+    run_.throw_engine_error(error);
+  }
+
+  EngineRun& run_;
+  int vocab_size_;
+};
+
+}  // namespace
+
+BenchSet run_bench(const RunOptions& options, const Checkpoint& checkpoint,
+                   const BenchOptions& bench, ProgressDisplay& display) {
+  const ModelConfig& config = checkpoint.config();
+  EngineRun run(options, checkpoint, config.vocab_size, display);
+  std::vector<std::string> uuids;
+  for (const ListedDevice& device : list_devices(options.devices)) uuids.push_back(device.uuid);
+  const auto sensor = uuids.empty() ? nullptr : GpuSensor::open();
+
+  BenchSet set;
+  set.load_s = run.load_seconds();
+  set.stages = stages_of(config, run.plan());
+  for (const int prompt_tokens : bench.prompt_lengths) {
+    for (const int decode_tokens : bench.decode_lengths) {
+      BenchCase result;
+      result.prompt_tokens = prompt_tokens;
+      result.decode_tokens = decode_tokens;
+      Rounds rounds(run, config.vocab_size);
+      for (int i = 0; i < bench.warm_up; ++i) rounds.run(prompt_tokens, decode_tokens, false);
+      ClockWatch watch(sensor.get(), uuids);
+      for (int i = 0; i < bench.repetitions; ++i) rounds.run(prompt_tokens, decode_tokens, true);
+      result.clocks = watch.stop();
+      result.prefill_s = spread_of(rounds.prefill_s);
+      result.step_ms = spread_of(rounds.step_ms);
+      result.hop_us = rounds.hop_us(prompt_tokens, decode_tokens);
+      set.cases.push_back(std::move(result));
+    }
+  }
+  if (sensor) {
+    std::this_thread::sleep_for(kQuietTime / 2);
+    ClockWatch watch(sensor.get(), uuids);
+    std::this_thread::sleep_for(kQuietTime / 2);
+    set.waiting_clocks = watch.stop();
+  }
+  if (run.cancelled() != 0) throw Cancelled(run.cancelled());
+  return set;
+}
+
+}  // namespace convoy

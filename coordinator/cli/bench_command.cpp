@@ -1,0 +1,202 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <system_error>
+
+#include "base/exit_code.h"
+#include "coordinator/bench/bench_report.h"
+#include "coordinator/bench/bench_runner.h"
+#include "coordinator/bench/device_speed.h"
+#include "coordinator/cli/commands.h"
+#include "coordinator/console/output.h"
+#include "kernels/ops/step.h"
+
+namespace convoy {
+namespace {
+
+constexpr int kMostTokens = 1 << 24;
+
+struct BenchFlags {
+  EngineFlags engine;
+  BenchOptions bench{.prompt_lengths = {512}, .decode_lengths = {64}};
+  int lanes = 1;
+  std::string json;
+  std::string csv;
+  std::string svg;
+  bool quiet = false;
+};
+
+// "cpu;cpu,cpu": one device list each.
+std::vector<std::string> split_sets(const std::string& text) {
+  std::vector<std::string> sets;
+  std::istringstream in(text);
+  for (std::string set; std::getline(in, set, ';');) sets.push_back(set);
+  if (sets.empty()) sets.emplace_back();  // refused where device lists are read
+  return sets;
+}
+
+// Before anything is measured.
+void check_writable(const std::string& flag, const std::string& path) {
+  if (path.empty() || path == "-") return;
+  if (!std::ofstream(path, std::ios::binary | std::ios::app)) {
+    throw StartError(fmt::format("{} {}: cannot be written: {}", flag, path,
+                                 std::generic_category().message(errno)));
+  }
+}
+
+void write_report(const std::string& flag, const std::string& path, const std::string& text) {
+  if (path == "-") {
+    [[maybe_unused]] const WriteResult written = write_stdout(text);
+    return;
+  }
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) {
+    throw StartError(fmt::format("{} {}: cannot be written: {}", flag, path,
+                                 std::generic_category().message(errno)));
+  }
+}
+
+class BenchCommand : public Command {
+ public:
+  explicit BenchCommand(CLI::App& parent) {
+    app = parent.add_subcommand(
+        "bench", "Time prompts and decode steps, on one or several device sets; table to stdout");
+    app->add_option("--prompt-lengths", flags_.bench.prompt_lengths,
+                    "Tokens of the prompts, e.g. 512,4096; random ids, the same in every run")
+        ->delimiter(',')
+        ->check(CLI::Range(1, kMostTokens))
+        ->capture_default_str();
+    app->add_option("--decode-lengths", flags_.bench.decode_lengths,
+                    "Tokens to decode after each prompt, e.g. 128; 0: only the prompt")
+        ->delimiter(',')
+        ->check(CLI::Range(0, kMostTokens))
+        ->capture_default_str();
+    app->add_option("--lanes", flags_.lanes, "Sequences that decode at the same time")
+        ->check(CLI::Range(1, kMaxLanes))
+        ->capture_default_str();
+    app->add_option("--warm-up", flags_.bench.warm_up, "Rounds before those that count")
+        ->check(CLI::Range(0, 1000))
+        ->capture_default_str();
+    app->add_option("--repetitions", flags_.bench.repetitions, "Rounds that count")
+        ->check(CLI::Range(1, 100000))
+        ->capture_default_str();
+    app->add_option("--json", flags_.json, "Write one JSON object to a file, - for stdout");
+    app->add_option("--csv", flags_.csv, "Write a line per case to a file, - for stdout");
+    app->add_option("--svg", flags_.svg, "Draw the speeds into a file, - for stdout");
+    app->add_flag("--quiet", flags_.quiet, "No progress and no table");
+    add_plan_options(*app, twins, flags_.engine);
+    add_run_options(*app, twins, flags_.engine);
+    CLI::Option* const devices = app->get_option("--devices");
+    devices->join(';');
+    devices->description(devices->get_description() +
+                         "; several sets to compare: give it again, or ; between them");
+  }
+
+  bool json() const override { return flags_.json == "-"; }
+
+  int run() override {
+    const std::vector<RunOptions> runs = options_of_sets();
+    const RunOptions& first = runs.front();
+    const Checkpoint checkpoint = Checkpoint::open(first.model_directory, first.load_format);
+    for (const auto& [flag, path] : outputs()) check_writable(flag, path);
+    // Every set is planned before the first one loads.
+    for (const RunOptions& options : runs) check_plan(plan_run(checkpoint.config(), options));
+
+    BenchResult result{.model = first.model_directory.native(),
+                       .dummy = first.load_format == LoadFormat::dummy,
+                       .lanes = flags_.lanes,
+                       .prefill_chunk_tokens = first.prefill_chunk_tokens,
+                       .warm_up = flags_.bench.warm_up,
+                       .repetitions = flags_.bench.repetitions,
+                       .sets = {},
+                       .devices = {}};
+    ProgressDisplay display(flags_.quiet ? ProgressDisplay::Mode::silent
+                                         : ProgressDisplay::Mode::automatic);
+    const std::vector<std::string> names = split_sets(flags_.engine.devices);
+    for (size_t i = 0; i < runs.size(); ++i) {
+      if (!flags_.quiet) fmt::print(stderr, "{}\n", names[i]);
+      result.sets.push_back(run_bench(runs[i], checkpoint, flags_.bench, display));
+      result.sets.back().devices = names[i];
+    }
+    measure_devices(runs, result);
+    report(result);
+    return static_cast<int>(ExitCode::done);
+  }
+
+ private:
+  std::vector<RunOptions> options_of_sets() const {
+    std::vector<RunOptions> runs;
+    for (const std::string& set : split_sets(flags_.engine.devices)) {
+      EngineFlags engine = flags_.engine;
+      engine.devices = set;
+      if (engine.max_context == 0) engine.max_context = longest();
+      runs.push_back(resolve(engine, twins));
+      runs.back().lanes = flags_.lanes;
+    }
+    // A split counts for the sets with as many stages, if there is one.
+    const auto matches = [](const RunOptions& run) {
+      return run.stage_layers.size() == run.devices.size();
+    };
+    if (std::any_of(runs.begin(), runs.end(), matches)) {
+      for (RunOptions& run : runs) {
+        if (!matches(run)) run.stage_layers.clear();
+      }
+    }
+    return runs;
+  }
+
+  int longest() const {
+    return *std::max_element(flags_.bench.prompt_lengths.begin(),
+                             flags_.bench.prompt_lengths.end()) +
+           *std::max_element(flags_.bench.decode_lengths.begin(),
+                             flags_.bench.decode_lengths.end());
+  }
+
+  void check_plan(const StagePlan& plan) const {
+    if (longest() <= plan.limits.max_context_tokens) return;
+    throw UsageError(
+        fmt::format("{} {} is less than the longest prompt and what is decoded after it, {} tokens",
+                    twins.source_of("--max-context"), plan.limits.max_context_tokens, longest()));
+  }
+
+  std::vector<std::pair<std::string, std::string>> outputs() const {
+    return {{"--json", flags_.json}, {"--csv", flags_.csv}, {"--svg", flags_.svg}};
+  }
+
+  static void measure_devices(const std::vector<RunOptions>& runs, BenchResult& result) {
+    std::set<std::string> seen;
+    for (const RunOptions& options : runs) {
+      for (const DeviceSpec& spec : options.devices) {
+        if (seen.insert(spec.id).second)
+          result.devices.push_back(measure_device(spec.id, options.threads));
+      }
+    }
+  }
+
+  void report(const BenchResult& result) const {
+    if (!flags_.csv.empty()) write_report("--csv", flags_.csv, bench_csv(result));
+    if (!flags_.svg.empty()) write_report("--svg", flags_.svg, bench_svg(result));
+    if (!flags_.json.empty()) write_report("--json", flags_.json, bench_json(result));
+    const bool stdout_taken = flags_.json == "-" || flags_.csv == "-" || flags_.svg == "-";
+    if (flags_.quiet || stdout_taken) return;
+    [[maybe_unused]] const WriteResult written = write_stdout(bench_table(result));
+  }
+
+  BenchFlags flags_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> add_bench_command(CLI::App& app) {
+  return std::make_unique<BenchCommand>(app);
+}
+
+}  // namespace convoy

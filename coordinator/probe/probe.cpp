@@ -1,0 +1,239 @@
+#include "coordinator/probe/probe.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/exit_code.h"
+#include "coordinator/workers/child_process.h"
+#include "shared/control/instance_directory.h"
+#include "shared/ipc/shared_region.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+constexpr auto kPairTimeout = std::chrono::minutes(5);
+constexpr int kEndMs = 10'000;
+constexpr int kWaitSpins = 2000;  // as in a run
+
+std::string last_line(const fs::path& path) {
+  std::ifstream in(path);
+  std::string last;
+  for (std::string line; std::getline(in, line);) last = line;
+  return last;
+}
+
+struct Pipe {
+  UniqueFd read, write;
+};
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw StartError(fmt::format("pipe: {}", std::strerror(errno)));
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+// A child and what it has said so far.
+struct End {
+  ProbeEndOptions options;
+  ChildProcess process;
+  UniqueFd output;
+  std::string unread = {};
+  std::optional<DeviceInfo> device = {};
+  std::string transport = {};
+  std::string fallback = {};
+  std::vector<LinkMeasurement> sizes = {};
+  std::string error = {};
+  bool ended = false;
+};
+
+void take(End& end, const ProbeMessage& message) {
+  switch (message.kind) {
+    case ProbeMessage::Kind::device:
+      end.device = message.device;
+      break;
+    case ProbeMessage::Kind::connected:
+      end.transport = message.transport;
+      end.fallback = message.fallback;
+      break;
+    case ProbeMessage::Kind::measurement:
+      end.sizes.push_back(message.measurement);
+      break;
+    case ProbeMessage::Kind::error:
+      end.error = message.error;
+      break;
+  }
+}
+
+void read_output(End& end) {
+  std::array<char, 4096> bytes{};
+  const ssize_t got = ::read(end.output.get(), bytes.data(), bytes.size());
+  if (got <= 0) {
+    end.ended = true;
+    return;
+  }
+  end.unread.append(bytes.data(), static_cast<size_t>(got));
+  for (size_t at = 0; (at = end.unread.find('\n')) != std::string::npos;) {
+    const auto message = parse_probe_line(end.unread.substr(0, at));
+    end.unread.erase(0, at + 1);
+    if (!message) throw StartError(message.error());
+    take(end, message.value());
+  }
+}
+
+class Pair {
+ public:
+  // `folder` takes the children's stderr, for what they could not say otherwise.
+  Pair(const ProbeOptions& options, const fs::path& folder, const ProbeEndOptions& common,
+       const std::string& first, const std::string& second)
+      : folder_(folder),
+        forward_(make_region(common, "forward")),
+        backward_(make_region(common, "backward")) {
+    start(options, common, first, true);
+    start(options, common, second, false);
+  }
+  ~Pair() {
+    for (End& end : ends_) {
+      if (!end.process.reap_for(0)) end.process.signal(SIGKILL);
+      end.process.reap_for(kEndMs);
+    }
+  }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+
+  // Until both have ended.
+  void wait() {
+    const auto deadline = Clock::now() + kPairTimeout;
+    while (!ends_[0].ended || !ends_[1].ended) {
+      std::array<pollfd, 2> ready{};
+      for (size_t i = 0; i < 2; ++i)
+        ready[i] = {ends_[i].ended ? -1 : ends_[i].output.get(), POLLIN, 0};
+      if (::poll(ready.data(), ready.size(), 1000) < 0 && errno != EINTR)
+        throw StartError(fmt::format("poll: {}", std::strerror(errno)));
+      for (size_t i = 0; i < 2; ++i) {
+        if (ready[i].revents != 0) read_output(ends_[i]);
+        check(ends_[i]);
+      }
+      if (Clock::now() > deadline)
+        throw StartError("the probe of a pair of devices does not end; its processes were killed");
+    }
+  }
+  const End& first() const { return ends_[0]; }
+  const End& second() const { return ends_[1]; }
+
+ private:
+  static SharedRegion make_region(const ProbeEndOptions& common, const std::string& label) {
+    const StageLinkOptions link = probe_link_options(common);
+    SharedRegion region = SharedRegion::create(label, stage_link_region_bytes(link));
+    format_stage_link(region, link);
+    return region;
+  }
+
+  void start(const ProbeOptions& options, ProbeEndOptions end, const std::string& device,
+             bool first) {
+    end.device = device;
+    end.first = first;
+    end.parent_pid = ::getpid();
+    Pipe output = make_pipe();
+    std::vector<std::string> arguments = to_arguments(end);
+    arguments.insert(arguments.begin(), "probe-end");
+    ChildProcess process =
+        ChildProcess::spawn({.program = options.program,
+                             .arguments = arguments,
+                             .descriptors = {output.write.get(), forward_.fd(), backward_.fd()},
+                             .stderr_log = log_of(first)});
+    ends_.push_back(
+        {.options = end, .process = std::move(process), .output = std::move(output.read)});
+  }
+
+  // An end that failed is the reason why the other one cannot go on.
+  void check(End& end) {
+    if (!end.error.empty()) throw StartError(end.error);
+    if (!end.ended) return;
+    const auto exit = end.process.reap_for(kEndMs);
+    if (exit && !exit->signalled && exit->code == 0) return;
+    const std::string said = last_line(log_of(end.options.first));
+    throw StartError(fmt::format("the probe process on {} {}{}{}", end.options.device,
+                                 exit ? describe(*exit) : "does not end", said.empty() ? "" : ": ",
+                                 said));
+  }
+
+  fs::path log_of(bool first) const { return folder_ / (first ? "first.log" : "second.log"); }
+
+  const fs::path& folder_;
+  SharedRegion forward_, backward_;
+  std::vector<End> ends_;
+};
+
+// Indices into `ids` of every pair that is measured, each once.
+std::vector<std::pair<size_t, size_t>> pairs_of(const std::vector<DeviceSpec>& devices,
+                                                const std::vector<std::string>& ids) {
+  std::vector<std::pair<size_t, size_t>> pairs;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto named = std::count_if(devices.begin(), devices.end(),
+                                     [&](const DeviceSpec& d) { return d.id == ids[i]; });
+    if (named > 1 || ids.size() == 1) pairs.emplace_back(i, i);
+    for (size_t j = i + 1; j < ids.size(); ++j) pairs.emplace_back(i, j);
+  }
+  return pairs;
+}
+
+ProbedLink direction(const End& end, size_t from, size_t to) {
+  return {from, to, end.transport, end.fallback, end.sizes};
+}
+
+}  // namespace
+
+ProbeResult probe(const ProbeOptions& options,
+                  const std::function<void(const std::string&)>& note) {
+  std::vector<std::string> ids;
+  for (const DeviceSpec& device : options.devices) {
+    if (std::find(ids.begin(), ids.end(), device.id) == ids.end()) ids.push_back(device.id);
+  }
+  const bool cpu = options.devices.front().kind == DeviceKind::cpu;
+  std::vector<LinkWish> wishes{LinkWish::pinned};
+  if (!cpu) wishes.push_back(LinkWish::peer);
+
+  const InstanceDirectory folder =
+      InstanceDirectory::create(options.runtime_root, fmt::format("probe-{}", ::getpid()));
+  folder.publish({.name = folder.name(), .kind = "probe", .members = {}});
+  ProbeResult result;
+  result.devices.resize(ids.size());
+  ProbeEndOptions common;
+  common.threads = options.threads;
+  common.doorbell = options.doorbell;
+  common.rounds = options.rounds;
+  // Spinning pays only where both processes have a core.
+  common.spin_iterations = cpu && physical_cores() >= 2 ? kWaitSpins : 0;
+  for (const auto& [from, to] : pairs_of(options.devices, ids)) {
+    for (const LinkWish wish : wishes) {
+      common.wish = wish;
+      note(fmt::format(
+          "{} and {}, {}", ids[from], ids[to],
+          cpu ? "shared memory" : (wish == LinkWish::pinned ? "pinned" : "device memory")));
+      Pair pair(options, folder.path(), common, ids[from], ids[to]);
+      pair.wait();
+      result.devices[from] = pair.first().device.value();
+      result.devices[to] = pair.second().device.value();
+      result.links.push_back(direction(pair.first(), from, to));
+      if (from != to) result.links.push_back(direction(pair.second(), to, from));
+    }
+  }
+  return result;
+}
+
+}  // namespace convoy
