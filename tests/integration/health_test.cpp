@@ -63,7 +63,7 @@ TEST_F(HealthTest, SaysThatAWorkerDiedWhileItsCoordinatorIsStopped) {
   await_state(2, "held");
   const pid_t victim = stage(1).pid;
   coordinator.signal(SIGSTOP);
-  ::kill(victim, SIGKILL);
+  send_signal(victim, SIGKILL);
   const StageState answer = stage(1);
   EXPECT_FALSE(answer.well);
   EXPECT_EQ(answer.state, "dead");
@@ -90,7 +90,7 @@ TEST_F(HealthTest, AsksTheNamedInstanceOnly) {
   Process two(held_generate(cpus(2), "1:decode:3", {"--instance", "two"}));
   await_state(1, "held", "one");
   const pid_t stopped = await_state(1, "held", "two").pid;
-  ::kill(stopped, SIGSTOP);
+  send_signal(stopped, SIGSTOP);
   EXPECT_EXIT_CODE(run(convoy({"health"})), 1);
   EXPECT_EXIT_CODE(run(convoy({"health", "--instance", "one"})), 0);
   EXPECT_EXIT_CODE(run(convoy({"health", "--instance", "two"})), 1);
@@ -99,7 +99,7 @@ TEST_F(HealthTest, AsksTheNamedInstanceOnly) {
   EXPECT_THAT(error_line(unknown.err), ::testing::HasSubstr("no instance 'three' is running"));
   EXPECT_EQ(health({"--instance", "two"}).at("instances").as_array().size(), 1U);
   EXPECT_EQ(health().at("instances").as_array().size(), 2U);
-  ::kill(stopped, SIGCONT);
+  send_signal(stopped, SIGCONT);
   for (Process* run : {&one, &two}) {
     run->signal(SIGTERM);
     EXPECT_EQ(run->wait().signal, SIGTERM);

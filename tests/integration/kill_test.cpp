@@ -43,7 +43,7 @@ TEST_P(WorkerKillTest, EndsTheRunNamingTheStageAndLeavesNothing) {
   ASSERT_THAT(workers, ::testing::SizeIs(kStages - 1));
   ASSERT_THAT(workers, ::testing::Contains(victim));
 
-  ::kill(victim, SIGKILL);
+  send_signal(victim, SIGKILL);
   const Ended ended = coordinator.wait(stretched(2));
   EXPECT_EXIT_CODE(ended, 3);
   const std::string line = error_line(ended.err);
@@ -70,7 +70,7 @@ using WorkerKillJsonTest = ConvoyTest;
 
 TEST_F(WorkerKillJsonTest, JsonSaysThatTheEngineDied) {
   Process coordinator(held_generate(cpus(2), "1:decode:3", {"--json"}));
-  ::kill(await_state(1, "held").pid, SIGKILL);
+  send_signal(await_state(1, "held").pid, SIGKILL);
   const Ended ended = coordinator.wait(stretched(2));
   EXPECT_EXIT_CODE(ended, 3);
   const json::value object = json::parse(ended.out);

@@ -144,11 +144,11 @@ TEST_F(ModelTest, AShardThatVanishesWhileLoadingIsAnErrorOfTheStage) {
   ProgramCall call = with_model({"--attach", "p", "--prompt-ids", "1,2,3", "-n", "2"});
   call.environment["CONVOY_TEST_HOLD"] = "0:load:0";
   const pid_t worker = await_state(1, "waiting").pid;
-  ::kill(worker, SIGSTOP);
+  send_signal(worker, SIGSTOP);
   Process coordinator(call);
   EXPECT_TRUE(eventually([&] { return leftover_folders().size() == 2; }));
   fs::rename(model / shard_name(1, 2), model / "gone");
-  ::kill(worker, SIGCONT);
+  send_signal(worker, SIGCONT);
   const Ended ended = coordinator.wait();
   EXPECT_EXIT_CODE(ended, 1);
   EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("model-00002-of-00002.safetensors"));

@@ -128,7 +128,7 @@ TEST_F(PoolTest, ADeadWorkerIsReportedEndsItsRunAndGoesDownWithThePool) {
   call.environment["CONVOY_TEST_HOLD"] = "1:decode:3";
   Process coordinator(call);
   await_state(1, "held", "p");
-  ::kill(victim, SIGKILL);
+  send_signal(victim, SIGKILL);
   const Ended ended = coordinator.wait(stretched(2));
   EXPECT_EXIT_CODE(ended, 3);
   EXPECT_THAT(error_line(ended.err),
@@ -146,7 +146,7 @@ TEST_F(PoolTest, ADeadWorkerIsReportedEndsItsRunAndGoesDownWithThePool) {
 
 TEST_F(PoolTest, AStoppedWorkerStillGoesDown) {
   up(2);
-  ::kill(await_state(1, "waiting").pid, SIGSTOP);
+  send_signal(await_state(1, "waiting").pid, SIGSTOP);
   down();
 }
 

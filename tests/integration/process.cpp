@@ -1,6 +1,7 @@
 #include "tests/integration/process.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -209,6 +210,11 @@ void kill_descendants() {
   for (const pid_t pid : descendants_of(::getpid())) ::kill(pid, SIGKILL);
   while (::waitpid(-1, nullptr, 0) > 0) {
   }
+}
+
+void send_signal(pid_t pid, int number) {
+  ASSERT_GT(pid, 1) << "there is no process to send signal " << number << " to";
+  ::kill(pid, number);
 }
 
 }  // namespace convoy::testing

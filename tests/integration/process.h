@@ -85,4 +85,8 @@ void adopt_orphans();
 /// Kills and reaps every descendant of this process.
 void kill_descendants();
 
+/// Sends a signal to one process. Fails the test for a pid that is none: kill() takes 0 and -1 for
+/// whole groups of processes.
+void send_signal(pid_t pid, int number);
+
 }  // namespace convoy::testing

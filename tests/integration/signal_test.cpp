@@ -67,7 +67,7 @@ TEST_F(SignalTest, AStoppedWorkerIsReportedAndCtrlCStillEndsEverything) {
   Process coordinator(held_generate(cpus(3), "0:decode:3"));
   await_state(0, "held");
   const pid_t stopped = stage(1).pid;
-  ::kill(stopped, SIGSTOP);
+  send_signal(stopped, SIGSTOP);
   EXPECT_EQ(await_state(1, "not answering").well, false);
   EXPECT_EQ(stage(2).state, "ready");
   const Ended answer = run(convoy({"health"}));
@@ -99,7 +99,7 @@ TEST_F(SignalTest, ASecondCtrlCKillsAtOnce) {
   await_state(0, "held");
   const std::vector<pid_t> workers = children_of(coordinator.pid());
   // Ending it in order would take seconds.
-  for (const pid_t pid : workers) ::kill(pid, SIGSTOP);
+  for (const pid_t pid : workers) send_signal(pid, SIGSTOP);
   coordinator.signal(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   ASSERT_TRUE(alive(coordinator.pid()));

@@ -1,0 +1,117 @@
+// convoy bench on CPU devices: what it measures, prints and writes.
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "tests/integration/convoy_test.h"
+
+namespace convoy::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string content(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return std::move(text).str();
+}
+
+class BenchTest : public ConvoyTest {
+ protected:
+  ProgramCall bench(Words words) const {
+    Words all{"bench", "--repetitions", "2"};
+    if (std::find(words.begin(), words.end(), "-m") == words.end())
+      all.insert(all.end(), {"-m", bundled_model_path().native()});
+    all.insert(all.end(), words.begin(), words.end());
+    return convoy(all);
+  }
+};
+
+TEST_F(BenchTest, ComparesDeviceSetsInOneRun) {
+  const auto csv = scratch.path() / "bench.csv";
+  const auto svg = scratch.path() / "bench.svg";
+  const auto file = scratch.path() / "bench.json";
+  const Ended ended = run(bench({"--devices", "cpu;cpu,cpu", "--devices", "cpu", "--prompt-lengths",
+                                 "64,100", "--decode-lengths", "12", "--csv", csv.native(), "--svg",
+                                 svg.native(), "--json", file.native()}),
+                          stretched(60));
+  ASSERT_TRUE(has_exit_code(ended, 0));
+  EXPECT_THAT(ended.out, HasSubstr("cpu,cpu"));
+  EXPECT_THAT(ended.out, HasSubstr("ms/step"));
+  const json::object result = json::parse(content(file)).as_object();
+  const json::array& sets = result.at("sets").as_array();
+  ASSERT_EQ(sets.size(), 3U);
+  for (const json::value& set : sets) {
+    const json::array& cases = set.at("cases").as_array();
+    ASSERT_EQ(cases.size(), 2U);
+    for (const json::value& c : cases) {
+      EXPECT_GT(c.at("prefill_tok_s").to_number<double>(), 0);
+      EXPECT_GT(c.at("decode_tok_s").to_number<double>(), 0);
+      EXPECT_GE(c.at("step_ms").at("max").to_number<double>(),
+                c.at("step_ms").at("min").to_number<double>());
+      EXPECT_EQ(c.at("hop_us").is_null(), set.at("devices") == "cpu");
+    }
+    // The whole trunk but the embedding, whatever the split.
+    EXPECT_EQ(set.at("step_weight_bytes"), sets[0].at("step_weight_bytes"));
+  }
+  EXPECT_EQ(result.at("devices").as_array().size(), 1U);
+  EXPECT_THAT(content(csv), HasSubstr("\"cpu,cpu\",1,64,12,"));
+  EXPECT_THAT(content(svg), HasSubstr("</svg>"));
+}
+
+TEST_F(BenchTest, RandomWeightsNeedNoFilesButTheConfig) {
+  const auto model = scratch.path() / "shape";
+  std::filesystem::create_directory(model);
+  std::filesystem::copy_file(bundled_model_path() / "config.json", model / "config.json");
+  const Ended ended = run(bench({"-m", model.native(), "--load-format", "dummy", "--devices",
+                                 "cpu,cpu", "--prompt-lengths", "64", "--decode-lengths", "2",
+                                 "--lanes", "3", "--json", "-", "--quiet"}),
+                          stretched(60));
+  const json::object result = json_of(ended);
+  EXPECT_EQ(result.at("load_format"), "dummy");
+  EXPECT_EQ(result.at("lanes").to_number<int>(), 3);
+  const Ended plan = run(convoy({"plan", "-m", model.native(), "--load-format", "dummy"}));
+  EXPECT_EXIT_CODE(plan, 0);
+  const Ended refused = run(generate({"-m", model.native(), "--load-format", "dummy", "-p", "x"}));
+  EXPECT_EXIT_CODE(refused, 1);
+  EXPECT_THAT(error_line(refused.err), HasSubstr("tokenizer.json: no such file; convoy generate"));
+}
+
+TEST_F(BenchTest, EverySplitOfRandomWeightsGivesTheSameTokens) {
+  const Words words{"-p",
+                    kPrompt,
+                    "-n",
+                    "12",
+                    "--load-format",
+                    "dummy",
+                    "--quiet",
+                    "--print-token-ids",
+                    "--ignore-eos",
+                    "--devices"};
+  const auto on = [&](const std::string& devices) {
+    Words all = words;
+    all.push_back(devices);
+    return run(generate(all)).out;
+  };
+  const std::string one = on("cpu");
+  EXPECT_EQ(std::count(one.begin(), one.end(), '\n'), 12);
+  EXPECT_EQ(on(cpus(3)), one);
+}
+
+TEST_F(BenchTest, RefusesWhatItCannotRun) {
+  const auto refuse = [&](Words words, int code, const std::string& said) {
+    const Ended ended = run(bench(std::move(words)));
+    EXPECT_EXIT_CODE(ended, code);
+    EXPECT_THAT(ended.err, HasSubstr(said));
+  };
+  refuse({"-c", "100"}, 2, "--max-context 100 is less than");
+  refuse({"--prompt-lengths", "0"}, 2, "--prompt-lengths");
+  refuse({"--lanes", "17"}, 2, "--lanes");
+  refuse({"--svg", "/nowhere/chart.svg"}, 1, "--svg /nowhere/chart.svg: cannot be written");
+  refuse({"--devices", "cpu;gpu"}, 2, "gpu");
+  refuse({"--load-format", "auto", "-m", scratch.path().native()}, 1, scratch.path().native());
+}
+
+}  // namespace
+}  // namespace convoy::testing
