@@ -5,12 +5,27 @@
 #include "base/check.h"
 
 namespace convoy {
+namespace {
+
+// Whether every lane can be extended, so that none is when one cannot.
+Status check_room(std::span<Sequence* const> sequences, std::span<const int> columns) {
+  int pages = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const auto unreserved = sequences[i]->unreserved_pages(columns[i]);
+    if (!unreserved) return Error{unreserved.error()};
+    pages += unreserved.value();
+  }
+  return sequences.front()->pool().check_free(pages);
+}
+
+}  // namespace
 
 Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns,
                  PositionClass position_class, PlannedStep& step) {
   CONVOY_CHECK(
       !sequences.empty() && sequences.size() == columns.size() && sequences.size() <= kMaxLanes,
       "lanes of a step");
+  if (Status status = check_room(sequences, columns); !status) return status;
   step.kind = position_class == PositionClass::prompt ? StepKind::prefill : StepKind::decode;
   step.position_class = position_class;
   step.width = *std::max_element(columns.begin(), columns.end());
@@ -20,7 +35,7 @@ Status plan_step(std::span<Sequence* const> sequences, std::span<const int> colu
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& sequence = *sequences[i];
     const auto span = sequence.extend(columns[i], step.deltas);
-    if (!span) return Error{span.error()};
+    CONVOY_CHECK(span.ok(), span.ok() ? "" : span.error());
     StepLane lane{};
     lane.kv_row = sequence.lane();
     lane.cache_position = span.value().first_position;

@@ -24,8 +24,9 @@ struct PlannedStep {
 };
 
 /// Appends `columns[i]` text columns to `sequences[i]` and writes the step. `position_class` prompt
-/// makes a prefill step, generated a decode step. The sequences take their pages here. Errors: a
-/// sequence is full or no page group is free; the step is then unusable.
+/// makes a prefill step, generated a decode step. The sequences, all of one pool, take their pages
+/// here. Errors: a sequence is full or page groups are missing; then no sequence was extended and
+/// the step is unusable.
 Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns,
                  PositionClass position_class, PlannedStep& step);
 

@@ -2,32 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 
 namespace convoy {
 
-Sequence::Sequence(PagePool& pool, int lane, int max_tokens)
-    : pool_(pool), lane_(lane), max_tokens_(max_tokens) {}
+Sequence::Sequence(PagePool& pool, int lane, int max_tokens, PageReservation reserved)
+    : pool_(pool), reserved_(std::move(reserved)), lane_(lane), max_tokens_(max_tokens) {}
 
 Sequence::~Sequence() {
   for (const int32_t page : pages_) pool_.release(page);
 }
 
-Result<Sequence::Span> Sequence::extend(int count, std::vector<BlockTableDelta>& deltas) {
-  CONVOY_CHECK_OP(count, >=,
-                  1);  // the slots alternate, so an empty step would name one that nobody wrote
+int Sequence::missing_pages(int count) const {
+  return (length_ + count + kPageTokens - 1) / kPageTokens - pages();
+}
+
+Result<int> Sequence::unreserved_pages(int count) const {
+  // The state slots alternate, so an empty step would name one that nobody wrote.
+  CONVOY_CHECK_OP(count, >=, 1);
   if (count > max_tokens_ - length_) {
     return Error{fmt::format("{} tokens do not fit the context of {}", int64_t{length_} + count,
                              max_tokens_)};
   }
-  const int end = length_ + count;
-  const int needed = (end + kPageTokens - 1) / kPageTokens - pages();
-  if (needed > pool_.capacity() - pool_.used()) {
-    return Error{fmt::format("{} more page groups needed, {} of {} free", needed,
-                             pool_.capacity() - pool_.used(), pool_.capacity())};
-  }
-  for (int i = 0; i < needed; ++i) {
-    const int32_t page = *pool_.allocate();
+  return std::max(0, missing_pages(count) - reserved_.count());
+}
+
+Result<Sequence::Span> Sequence::extend(int count, std::vector<BlockTableDelta>& deltas) {
+  const auto unreserved = unreserved_pages(count);
+  if (!unreserved) return Error{unreserved.error()};
+  if (Status status = pool_.check_free(unreserved.value()); !status) return Error{status.error()};
+  for (int missing = missing_pages(count); missing > 0; --missing) {
+    const int32_t page = reserved_.count() > 0 ? pool_.allocate(reserved_) : *pool_.allocate();
     deltas.push_back({lane_, pages(), page});
     pages_.push_back(page);
   }
@@ -36,7 +44,7 @@ Result<Sequence::Span> Sequence::extend(int count, std::vector<BlockTableDelta>&
   span.state_source = length_ == 0 ? -1 : 2 * lane_ + parity_;
   parity_ ^= 1;
   span.state_destination = 2 * lane_ + parity_;
-  length_ = end;
+  length_ += count;
   return span;
 }
 

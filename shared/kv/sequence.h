@@ -15,7 +15,8 @@ namespace convoy {
 class Sequence {
  public:
   /// Row `lane` of the block tables and state slots 2*lane and 2*lane+1 belong to this sequence.
-  Sequence(PagePool& pool, int lane, int max_tokens);
+  /// Pages come from `reserved` as long as it has any, then from what the pool has free.
+  Sequence(PagePool& pool, int lane, int max_tokens, PageReservation reserved = {});
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
   ~Sequence();
@@ -30,14 +31,20 @@ class Sequence {
     int32_t state_destination;
   };
   Result<Span> extend(int count, std::vector<BlockTableDelta>& deltas);
+  /// Page groups that extend(count) would take beyond the reservation. Error: past max_tokens.
+  Result<int> unreserved_pages(int count) const;
 
   int length() const { return length_; }
   int lane() const { return lane_; }
   int max_tokens() const { return max_tokens_; }
+  PagePool& pool() const { return pool_; }
   int pages() const { return static_cast<int>(pages_.size()); }
 
  private:
+  int missing_pages(int count) const;
+
   PagePool& pool_;
+  PageReservation reserved_;
   int lane_;
   int max_tokens_;
   int length_ = 0;
