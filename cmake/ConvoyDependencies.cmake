@@ -38,6 +38,8 @@ add_library(convoy_icudata STATIC ${PROJECT_SOURCE_DIR}/cmake/icudata_impl.cpp)
 convoy_static_archive(convoy_icuuc libicuuc.a unicode/normalizer2.h)
 set_target_properties(convoy_icuuc PROPERTIES INTERFACE_LINK_LIBRARIES "convoy_icudata;${CMAKE_DL_LIBS}")
 
+convoy_static_archive(convoy_xxhash libxxhash.a xxhash.h)
+
 # Line editing, with what its static archive needs.
 convoy_static_archive(convoy_tinfo libtinfo.a curses.h)
 convoy_static_archive(convoy_md libmd.a md5.h)

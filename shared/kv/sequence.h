@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -39,6 +40,10 @@ class Sequence {
   int max_tokens() const { return max_tokens_; }
   PagePool& pool() const { return pool_; }
   int pages() const { return static_cast<int>(pages_.size()); }
+  /// Page groups of its blocks, in order.
+  std::span<const int32_t> page_groups() const { return pages_; }
+  /// The slot that holds the recurrent state after the last column; -1 at the start of a sequence.
+  int32_t state_slot() const { return length_ == 0 ? -1 : 2 * lane_ + parity_; }
 
  private:
   int missing_pages(int count) const;

@@ -9,9 +9,8 @@ namespace convoy {
 
 AttentionLayer::AttentionLayer(Device& device, const ModelConfig& config, int layer,
                                int page_groups)
-    : config_(config) {
-  const uint64_t plane_bytes =
-      static_cast<uint64_t>(page_groups) * kv_page_bytes(config, device.kind());
+    : config_(config), page_bytes_(kv_page_bytes(config, device.kind())) {
+  const uint64_t plane_bytes = static_cast<uint64_t>(page_groups) * page_bytes_;
   k_ = device.allocate(plane_bytes, fmt::format("K plane of layer {}", layer));
   v_ = device.allocate(plane_bytes, fmt::format("V plane of layer {}", layer));
 }

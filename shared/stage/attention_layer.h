@@ -18,9 +18,18 @@ class AttentionLayer {
   void run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
            const StepView& step, const int32_t* block_tables, int pages_per_row) const;
   uint64_t kv_bytes() const { return k_.bytes() + v_.bytes(); }
+  /// Device memory of one page: [kv_heads, 64, head_dim].
+  std::byte* k_page(int32_t page) const { return page_of(k_, page); }
+  std::byte* v_page(int32_t page) const { return page_of(v_, page); }
+  uint64_t page_bytes() const { return page_bytes_; }
 
  private:
+  std::byte* page_of(const Buffer& plane, int32_t page) const {
+    return plane.as<std::byte>() + static_cast<uint64_t>(page) * page_bytes_;
+  }
+
   ModelConfig config_;
+  uint64_t page_bytes_;
   Buffer k_;  // [page_groups, kv_heads, 64, head_dim]
   Buffer v_;
 };

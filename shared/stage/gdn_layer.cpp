@@ -16,6 +16,14 @@ GdnLayer::GdnLayer(Device& device, const ModelConfig& config, int layer, int sta
                           fmt::format("convolution state of layer {}", layer));
 }
 
+std::byte* GdnLayer::recurrent_slot(int32_t slot) const {
+  return recurrent_.as<std::byte>() + static_cast<uint64_t>(slot) * gdn_state_bytes(config_);
+}
+
+std::byte* GdnLayer::conv_slot(int32_t slot) const {
+  return conv_.as<std::byte>() + static_cast<uint64_t>(slot) * conv_state_bytes(config_);
+}
+
 void GdnLayer::run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
                    const StepView& step) const {
   normalise_residual(device, stream, config_, work, weights.vector("input_norm"), step.columns());

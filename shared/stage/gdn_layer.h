@@ -18,6 +18,9 @@ class GdnLayer {
   void run(Device& device, Stream& stream, const WeightSet& weights, const Workspace& work,
            const StepView& step) const;
   uint64_t state_bytes() const { return recurrent_.bytes() + conv_.bytes(); }
+  /// Device memory of one slot: gdn_state_bytes() and conv_state_bytes() of the plan.
+  std::byte* recurrent_slot(int32_t slot) const;
+  std::byte* conv_slot(int32_t slot) const;
 
  private:
   void mix_generated(Device& device, Stream& stream, const WeightSet& weights,

@@ -227,4 +227,47 @@ void StageExecutor::run_layers(Stream& stream, const StepView& step) const {
   }
 }
 
+void StageExecutor::check_place(const SequencePlace& place) const {
+  CONVOY_CHECK(place.state_slot >= 0 && place.state_slot < limits_.state_slots(),
+               fmt::format("state slot {}", place.state_slot));
+  CONVOY_CHECK_OP(place.pages.size(), ==,
+                  (size_t{place.tokens} + size_t{kPageTokens} - 1) / size_t{kPageTokens});
+  for (const int32_t page : place.pages)
+    CONVOY_CHECK(page >= 0 && page < limits_.page_groups, fmt::format("page group {}", page));
+}
+
+Result<std::vector<uint64_t>> StageExecutor::save_state(Stream& stream, const SequencePlace& place,
+                                                        int fd, const StateLayout& layout) {
+  check_place(place);
+  stream.synchronize();
+  LayerStateMover mover(device_, stream);
+  std::vector<uint64_t> hashes;
+  for (size_t i = 0; i < stack_.size(); ++i) {
+    const StateSection& section = layout.layers.at(static_cast<size_t>(layers_.begin) + i);
+    const auto hash = std::visit(
+        [&](const auto& mixer) { return mover.save(mixer, config_, place, fd, section); },
+        stack_[i].mixer);
+    if (!hash) return Error{hash.error()};
+    hashes.push_back(hash.value());
+  }
+  return hashes;
+}
+
+Status StageExecutor::load_state(Stream& stream, const SequencePlace& place, int fd,
+                                 const StateLayout& layout) {
+  check_place(place);
+  stream.synchronize();
+  LayerStateMover mover(device_, stream);
+  for (size_t i = 0; i < stack_.size(); ++i) {
+    const size_t layer = static_cast<size_t>(layers_.begin) + i;
+    const Status status = std::visit(
+        [&](const auto& mixer) {
+          return mover.load(mixer, config_, place, fd, layout.layers.at(layer));
+        },
+        stack_[i].mixer);
+    if (!status) return Error{fmt::format("layer {}: {}", layer, status.error())};
+  }
+  return {};
+}
+
 }  // namespace convoy

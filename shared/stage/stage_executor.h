@@ -14,6 +14,7 @@
 #include "shared/stage/attention_layer.h"
 #include "shared/stage/gdn_layer.h"
 #include "shared/stage/host_staging.h"
+#include "shared/stage/layer_state.h"
 #include "shared/stage/weights.h"
 #include "shared/stage/workspace.h"
 
@@ -59,6 +60,15 @@ class StageExecutor {
   /// its first column.
   const void* last_columns(Stream& stream, std::span<const int> valid_columns, int width);
 
+  /// Writes the state of one sequence, this stage's layers of it, into a saved state's file, and
+  /// gives the hash of each layer, first layer first. Waits for the stream. Page groups and slot
+  /// must be in range (checked). Errors: writing.
+  Result<std::vector<uint64_t>> save_state(Stream& stream, const SequencePlace& place, int fd,
+                                           const StateLayout& layout);
+  /// Reads them back into page groups and slot of a fresh sequence, whose block table the next step
+  /// must bring. Errors: reading, an altered layer; its memory then holds anything.
+  Status load_state(Stream& stream, const SequencePlace& place, int fd, const StateLayout& layout);
+
   int hidden() const { return config_.hidden_size; }
   size_t column_bytes() const {
     return static_cast<size_t>(config_.hidden_size) * work_.activation_bytes;
@@ -78,6 +88,7 @@ class StageExecutor {
   void account() const;
   void stage(Stream& stream, std::span<const ControlRow> control,
              std::span<const BlockTableDelta> deltas);
+  void check_place(const SequencePlace& place) const;
   void run_layers(Stream& stream, const StepView& step) const;
   std::unique_ptr<Graph> capture(Stream& stream, const StepView& step) const;
   StepView view(int lanes, int width, PositionClass position_class) const {

@@ -47,6 +47,14 @@ class StagePipeline {
   const ModelConfig& config() const { return checkpoint_.config(); }
 
   Device& device() { return *device_; }
+  Stream& stream() { return *stream_; }
+  size_t stages() const { return executors_.size(); }
+  StageExecutor& executor(size_t stage) { return *executors_[stage]; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  /// Tells every stage of block-table entries outside a step.
+  void update_tables(std::span<const BlockTableDelta> deltas) {
+    for (auto& executor : executors_) executor->update_tables(*stream_, deltas);
+  }
 
  private:
   std::vector<float> read_activations(const void* from, size_t values);

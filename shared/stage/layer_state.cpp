@@ -1,0 +1,190 @@
+#include "shared/stage/layer_state.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "base/check.h"
+#include "shared/plan/stage_memory.h"
+
+namespace convoy {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{4} << 20;
+
+// Slots of the last page that no token has filled: what they hold belongs to nobody.
+void clear_empty_slots(std::byte* page, const ModelConfig& config, uint64_t page_bytes,
+                       uint32_t filled) {
+  const auto heads = static_cast<uint64_t>(config.num_kv_heads);
+  const uint64_t head_bytes = page_bytes / heads;
+  const uint64_t slot_bytes = head_bytes / uint64_t{kPageTokens};
+  for (uint64_t head = 0; head < heads; ++head) {
+    std::memset(page + head * head_bytes + filled * slot_bytes, 0,
+                head_bytes - filled * slot_bytes);
+  }
+}
+
+uint32_t filled_slots(uint32_t tokens, size_t block) {
+  const auto begin = static_cast<uint32_t>(block) * uint32_t{kPageTokens};
+  return std::min(tokens - begin, uint32_t{kPageTokens});
+}
+
+}  // namespace
+
+// Device memory into the file, piece by piece.
+class LayerStateMover::Writing {
+ public:
+  Writing(LayerStateMover& mover, int fd, uint64_t offset)
+      : mover_(mover), fd_(fd), offset_(offset) {}
+
+  // `finish` may change a piece before it is hashed and written; pieces are whole pages then.
+  template <typename Finish>
+  Status put(const std::byte* from, uint64_t bytes, const Finish& finish) {
+    auto* const piece = mover_.buffer_.as<std::byte>();
+    while (bytes > 0) {
+      const auto count = static_cast<size_t>(std::min<uint64_t>(bytes, mover_.buffer_.bytes()));
+      mover_.stream_.copy(piece, from, count);
+      mover_.stream_.synchronize();
+      finish(piece);
+      hash_.add(piece, count);
+      if (Status status = write(piece, count); !status) return status;
+      from += count;
+      bytes -= count;
+    }
+    return {};
+  }
+  uint64_t hash() const { return hash_.value(); }
+
+ private:
+  Status write(const std::byte* from, size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t put = ::pwrite(fd_, from, bytes, static_cast<off_t>(offset_));
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return Error{std::string("writing a state: ") + std::strerror(errno)};
+      from += put;
+      bytes -= static_cast<size_t>(put);
+      offset_ += static_cast<uint64_t>(put);
+    }
+    return {};
+  }
+
+  LayerStateMover& mover_;
+  int fd_;
+  uint64_t offset_;
+  StateHash hash_;
+};
+
+// The file into device memory.
+class LayerStateMover::Reading {
+ public:
+  Reading(LayerStateMover& mover, int fd, uint64_t offset)
+      : mover_(mover), fd_(fd), offset_(offset) {}
+
+  Status get(std::byte* to, uint64_t bytes) {
+    auto* const piece = mover_.buffer_.as<std::byte>();
+    while (bytes > 0) {
+      const auto count = static_cast<size_t>(std::min<uint64_t>(bytes, mover_.buffer_.bytes()));
+      if (Status status = read(piece, count); !status) return status;
+      hash_.add(piece, count);
+      mover_.stream_.copy(to, piece, count);
+      mover_.stream_.synchronize();
+      to += count;
+      bytes -= count;
+    }
+    return {};
+  }
+  Status compare(const StateSection& section) const {
+    if (hash_.value() == section.hash) return {};
+    return Error{"the bytes of a layer were altered"};
+  }
+
+ private:
+  Status read(std::byte* to, size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t got = ::pread(fd_, to, bytes, static_cast<off_t>(offset_));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error{std::string("reading a state: ") + std::strerror(errno)};
+      if (got == 0) return Error{"a state ends in the middle of a layer"};
+      to += got;
+      bytes -= static_cast<size_t>(got);
+      offset_ += static_cast<uint64_t>(got);
+    }
+    return {};
+  }
+
+  LayerStateMover& mover_;
+  int fd_;
+  uint64_t offset_;
+  StateHash hash_;
+};
+
+LayerStateMover::LayerStateMover(Device& device, Stream& stream)
+    : device_(device), stream_(stream), buffer_(device_.allocate_host(kBufferBytes, "states")) {}
+
+Result<uint64_t> LayerStateMover::save(const AttentionLayer& layer, const ModelConfig& config,
+                                       const SequencePlace& place, int fd,
+                                       const StateSection& section) {
+  CONVOY_CHECK_OP(section.bytes, ==, 2 * place.pages.size() * layer.page_bytes());
+  CONVOY_CHECK_OP(layer.page_bytes(), <=, buffer_.bytes());
+  Writing file(*this, fd, section.offset);
+  for (size_t block = 0; block < place.pages.size(); ++block) {
+    const uint32_t filled = filled_slots(place.tokens, block);
+    const auto finish = [&](std::byte* page) {
+      if (filled < uint32_t{kPageTokens})
+        clear_empty_slots(page, config, layer.page_bytes(), filled);
+    };
+    for (const std::byte* page :
+         {layer.k_page(place.pages[block]), layer.v_page(place.pages[block])}) {
+      if (Status status = file.put(page, layer.page_bytes(), finish); !status)
+        return Error{status.error()};
+    }
+  }
+  return file.hash();
+}
+
+Result<uint64_t> LayerStateMover::save(const GdnLayer& layer, const ModelConfig& config,
+                                       const SequencePlace& place, int fd,
+                                       const StateSection& section) {
+  CONVOY_CHECK_OP(section.bytes, ==, gdn_state_bytes(config) + conv_state_bytes(config));
+  Writing file(*this, fd, section.offset);
+  const auto as_it_is = [](std::byte*) {};
+  if (Status status =
+          file.put(layer.recurrent_slot(place.state_slot), gdn_state_bytes(config), as_it_is);
+      !status)
+    return Error{status.error()};
+  if (Status status =
+          file.put(layer.conv_slot(place.state_slot), conv_state_bytes(config), as_it_is);
+      !status)
+    return Error{status.error()};
+  return file.hash();
+}
+
+Status LayerStateMover::load(const AttentionLayer& layer, const ModelConfig& /*config*/,
+                             const SequencePlace& place, int fd, const StateSection& section) {
+  CONVOY_CHECK_OP(section.bytes, ==, 2 * place.pages.size() * layer.page_bytes());
+  Reading file(*this, fd, section.offset);
+  for (const int32_t page : place.pages) {
+    for (std::byte* to : {layer.k_page(page), layer.v_page(page)}) {
+      if (Status status = file.get(to, layer.page_bytes()); !status) return status;
+    }
+  }
+  return file.compare(section);
+}
+
+Status LayerStateMover::load(const GdnLayer& layer, const ModelConfig& config,
+                             const SequencePlace& place, int fd, const StateSection& section) {
+  CONVOY_CHECK_OP(section.bytes, ==, gdn_state_bytes(config) + conv_state_bytes(config));
+  Reading file(*this, fd, section.offset);
+  if (Status status = file.get(layer.recurrent_slot(place.state_slot), gdn_state_bytes(config));
+      !status)
+    return status;
+  if (Status status = file.get(layer.conv_slot(place.state_slot), conv_state_bytes(config));
+      !status)
+    return status;
+  return file.compare(section);
+}
+
+}  // namespace convoy
