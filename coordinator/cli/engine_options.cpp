@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdlib>
 
 #include "base/exit_code.h"
 #include "base/log.h"
+#include "coordinator/run/automatic_devices.h"
+#include "coordinator/run/device_memory.h"
 #include "kernels/ops/step.h"
 
 namespace convoy {
@@ -16,6 +19,7 @@ namespace fs = std::filesystem;
 constexpr int kMaxChunk = 16384;
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxContext = 1 << 24;
+constexpr int kMaxHeadroomMib = 1 << 24;
 
 // Beside the programs in a build tree or an installation, or in the source tree above.
 fs::path bundled_model() {
@@ -110,6 +114,74 @@ void add_log_level_option(CLI::App& command, EnvironmentTwins& twins, std::strin
             "LOG_LEVEL");
 }
 
+namespace {
+
+void add_memory_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags) {
+  twins.add(command
+                .add_option("--split-by", flags.split_by,
+                            "What is dealt out evenly once the KV memory fits: memory (the share "
+                            "of its device that a stage takes), weight (weight bytes), speed "
+                            "(weight bytes over --device-speed); auto: weight for CPU stages, "
+                            "memory for CUDA stages")
+                ->check(CLI::IsMember({"auto", "memory", "weight", "speed"}))
+                ->capture_default_str(),
+            "SPLIT_BY");
+  twins.add(command.add_option("--device-speed", flags.device_speed,
+                               "For --split-by speed: e.g. 0=3900,1=1200, in any one unit"),
+            "DEVICE_SPEED");
+  twins.add(command.add_option("--memory-limit", flags.memory_limit,
+                               "Most that the run may take on a device, e.g. 0=20GiB,1=8GiB "
+                               "(default: what is free)"),
+            "MEMORY_LIMIT");
+  twins.add(command
+                .add_option("--kv-headroom-mib", flags.kv_headroom_mib,
+                            fmt::format("MiB of each device's free memory that stay free (default: "
+                                        "{} on CUDA devices, 0 on CPU devices)",
+                                        kCudaHeadroomBytes >> 20))
+                ->check(CLI::Range(0, kMaxHeadroomMib)),
+            "KV_HEADROOM_MIB");
+  twins.add(command
+                .add_option("--kv-capacity", flags.kv_capacity,
+                            "Tokens of KV memory for all sequences together; auto: what they can "
+                            "use at --max-context, or less where less fits")
+                ->capture_default_str(),
+            "KV_CAPACITY");
+}
+
+int resolve_kv_capacity(const std::string& text, const EnvironmentTwins& twins) {
+  if (text == "auto") return 0;
+  int tokens = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), tokens);
+  if (error != std::errc() || end != text.data() + text.size() || tokens < 1 ||
+      tokens > kMaxContext) {
+    throw UsageError(fmt::format("{} '{}': allowed are auto and 1 to {} tokens",
+                                 twins.source_of("--kv-capacity"), text, kMaxContext));
+  }
+  return tokens;
+}
+
+void resolve_memory(const EngineFlags& flags, const EnvironmentTwins& twins, RunOptions& options) {
+  if (flags.split_by == "memory") options.split_by = SplitBy::memory;
+  if (flags.split_by == "weight") options.split_by = SplitBy::weight;
+  if (flags.split_by == "speed") options.split_by = SplitBy::speed;
+  if (!flags.memory_limit.empty())
+    options.memory_limits =
+        parse_memory_limits(flags.memory_limit, twins.source_of("--memory-limit"));
+  if (!flags.device_speed.empty()) {
+    options.device_speeds =
+        parse_device_speeds(flags.device_speed, twins.source_of("--device-speed"));
+    if (flags.split_by != "speed") {
+      throw UsageError(
+          fmt::format("{} counts with --split-by speed only", twins.source_of("--device-speed")));
+    }
+  }
+  if (flags.kv_headroom_mib >= 0)
+    options.kv_headroom_bytes = static_cast<uint64_t>(flags.kv_headroom_mib) << 20;
+  options.kv_capacity_tokens = resolve_kv_capacity(flags.kv_capacity, twins);
+}
+
+}  // namespace
+
 void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags) {
   twins.add(command.add_option("-m,--model", flags.model,
                                "Hugging Face model directory (default: the bundled model)"),
@@ -124,7 +196,8 @@ void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& f
   twins.add(command
                 .add_option("--devices", flags.devices,
                             "One stage per entry: cpu, or CUDA devices as 0, cuda:0, GPU-<uuid>, "
-                            "PCI id; ids may repeat")
+                            "PCI id; ids may repeat; auto: the fewest GPUs that hold model and "
+                            "context, or cpu")
                 ->capture_default_str(),
             "DEVICES");
   twins.add(command.add_flag("--allow-mixed-arch", flags.allow_mixed_architectures,
@@ -132,8 +205,9 @@ void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& f
                              "depends on the split"),
             "ALLOW_MIXED_ARCH");
   twins.add(command.add_option("--stage-layers", flags.stage_layers,
-                               "Layers of each stage, e.g. 5,4,3 (default: even by weight bytes)"),
+                               "Layers of each stage, e.g. 5,4,3 (default: what --split-by says)"),
             "STAGE_LAYERS");
+  add_memory_options(command, twins, flags);
   twins.add(
       command
           .add_option(
@@ -213,20 +287,23 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
   }
   options.model_directory = resolve_model(flags.model);
   options.load_format = flags.load_format == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
-  options.devices = parse_devices(flags.devices, twins.source_of("--devices"));
+  if (flags.devices != "auto")
+    options.devices = parse_devices(flags.devices, twins.source_of("--devices"));
   options.allow_mixed_architectures = flags.allow_mixed_architectures;
   if (!flags.stage_layers.empty())
     options.stage_layers =
         parse_stage_layers(flags.stage_layers, twins.source_of("--stage-layers"));
+  resolve_memory(flags, twins, options);
   options.max_context_tokens = flags.max_context;
   options.prefill_chunk_tokens = flags.prefill_chunk;
+  options.attach = flags.attach;
+  if (options.devices.empty()) options.devices = automatic_devices(options);
   options.threads = flags.threads;
   options.cuda_graphs = !flags.no_cuda_graph;
   const DeviceKind kind = options.devices.front().kind;
   options.links.doorbell = resolve_doorbell(flags.doorbell, kind, twins);
   options.links.wish = resolve_link(flags.link, kind, twins);
   options.warn_of_fallback = flags.link != "auto";
-  options.attach = flags.attach;
   options.instance = flags.instance;
   options.runtime_root = runtime_root(flags.runtime_dir);
   options.worker_program = program_directory() / "convoy-stage-worker";

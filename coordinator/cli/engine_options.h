@@ -35,9 +35,14 @@ class EnvironmentTwins {
 struct EngineFlags {
   std::string model;
   std::string load_format = "auto";
-  std::string devices = "cpu";
+  std::string devices = "auto";
   bool allow_mixed_architectures = false;
   std::string stage_layers;
+  std::string split_by = "auto";
+  std::string memory_limit;
+  std::string device_speed;
+  int kv_headroom_mib = -1;  ///< -1: the default of the devices' kind
+  std::string kv_capacity = "auto";
   int max_context = 0;
   int prefill_chunk = 512;
   int threads = 0;
@@ -52,7 +57,8 @@ struct EngineFlags {
 
 void add_runtime_dir_option(CLI::App& command, EnvironmentTwins& twins, std::string& runtime_dir);
 void add_log_level_option(CLI::App& command, EnvironmentTwins& twins, std::string& level);
-/// -m, --load-format, --devices, --stage-layers, -c, --prefill-chunk: what the plan depends on.
+/// -m, --load-format, --devices, -c, --prefill-chunk, and how layers and memory are dealt out: what
+/// the plan depends on.
 void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags);
 /// -t, --link, --doorbell, --attach, --instance, --runtime-dir, --log-level: what running depends
 /// on.

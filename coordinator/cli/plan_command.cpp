@@ -1,3 +1,4 @@
+// `convoy plan`: bytes by stage and kind, and the verdict.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,23 +11,47 @@
 namespace convoy {
 namespace {
 
-std::string plan_table(const StagePlan& plan) {
-  std::vector<std::vector<std::string>> rows{
-      {"stage", "device", "layers", "weights", "kv", "state", "workspace", "link", "total"}};
+// The verdict: what the plan says before anything is loaded.
+struct Verdict {
+  std::string refusal;  // empty: it fits
+  int largest_context_tokens = 0;
+};
+
+std::string device_lines(const StagePlan& plan) {
+  std::string lines;
+  for (const DeviceNeed& device : plan.devices) {
+    lines += fmt::format("{}: {} of {}\n", device.memory.device,
+                         format_bytes(device.need.bytes_at(plan.limits.page_groups)),
+                         device.memory.available_bytes
+                             ? format_bytes(*device.memory.available_bytes) + " available"
+                             : "an unknown size");
+  }
+  return lines;
+}
+
+std::string plan_table(const StagePlan& plan, const Verdict& verdict) {
+  std::vector<std::vector<std::string>> rows{{"stage", "device", "layers", "weights", "kv", "state",
+                                              "workspace", "link", "runtime", "total"}};
   for (const StageAssignment& s : plan.stages) {
     rows.push_back({std::to_string(s.rank.value), s.device.id,
                     fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
                     format_bytes(s.memory.weight_bytes), format_bytes(s.memory.kv_bytes),
                     format_bytes(s.memory.state_bytes), format_bytes(s.memory.workspace_bytes),
-                    format_bytes(s.memory.link_bytes), format_bytes(s.memory.total())});
+                    format_bytes(s.memory.link_bytes), format_bytes(s.memory.runtime_bytes),
+                    format_bytes(s.memory.total())});
   }
   return format_table(rows, {1, 2}) +
          fmt::format("context {} tokens in {} page groups of {}; prefill chunk {}\n",
                      plan.limits.max_context_tokens, plan.limits.page_groups, kPageTokens,
-                     plan.limits.prefill_chunk_tokens);
+                     plan.limits.prefill_chunk_tokens) +
+         device_lines(plan) +
+         (verdict.refusal.empty()
+              ? fmt::format("fits; the largest context that fits is {} tokens\n",
+                            verdict.largest_context_tokens)
+              : fmt::format("does not fit: {}\n", verdict.refusal));
 }
 
-std::string plan_json(const StagePlan& plan) {
+std::string plan_json(const StagePlan& plan, const Verdict& verdict) {
   namespace json = boost::json;
   json::array stages;
   for (const StageAssignment& s : plan.stages) {
@@ -39,14 +64,30 @@ std::string plan_json(const StagePlan& plan) {
                       {"workspace_bytes", s.memory.workspace_bytes},
                       {"link_bytes", s.memory.link_bytes},
                       {"runtime_bytes", s.memory.runtime_bytes},
-                      {"total_bytes", s.memory.total()}});
+                      {"total_bytes", s.memory.total()},
+                      {"bytes_per_page_group", s.capacity.bytes_per_page}});
   }
-  return json::serialize(json::object{{"schema", 1},
-                                      {"max_context", plan.limits.max_context_tokens},
-                                      {"page_tokens", kPageTokens},
-                                      {"page_groups", plan.limits.page_groups},
-                                      {"prefill_chunk", plan.limits.prefill_chunk_tokens},
-                                      {"stages", stages}}) +
+  json::array devices;
+  for (const DeviceNeed& d : plan.devices) {
+    devices.push_back(
+        {{"device", d.memory.device},
+         {"least_page_groups", d.need.pages_min},
+         {"needed_bytes", d.need.bytes_min},
+         {"available_bytes", d.memory.available_bytes ? json::value(*d.memory.available_bytes)
+                                                      : json::value(nullptr)}});
+  }
+  return json::serialize(
+             json::object{{"schema", 1},
+                          {"fits", verdict.refusal.empty()},
+                          {"refusal", verdict.refusal.empty() ? json::value(nullptr)
+                                                              : json::value(verdict.refusal)},
+                          {"largest_context", verdict.largest_context_tokens},
+                          {"max_context", plan.limits.max_context_tokens},
+                          {"page_tokens", kPageTokens},
+                          {"page_groups", plan.limits.page_groups},
+                          {"prefill_chunk", plan.limits.prefill_chunk_tokens},
+                          {"stages", stages},
+                          {"devices", devices}}) +
          "\n";
 }
 
@@ -54,7 +95,8 @@ class PlanCommand : public Command {
  public:
   explicit PlanCommand(CLI::App& parent) {
     app = parent.add_subcommand(
-        "plan", "Show which stage owns which layers and what it takes; loads nothing");
+        "plan",
+        "Show which stage owns which layers, what it takes and whether it fits; loads nothing");
     add_plan_options(*app, twins, flags_);
     twins.add(app->add_option("--attach", flags_.attach,
                               "Plan for the stages of this pool after the first"),
@@ -66,10 +108,14 @@ class PlanCommand : public Command {
   int run() override {
     const RunOptions options = resolve(flags_, twins);
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
-    const StagePlan plan = plan_run(checkpoint.config(), options);
+    const ModelConfig& config = checkpoint.config();
+    const PlanRequest request = plan_request(config, options);
+    const StagePlan plan = make_stage_plan(config, request);
+    const Verdict verdict{plan.fits() ? "" : plan_refusal(config, request, plan),
+                          largest_context_tokens(config, request)};
     [[maybe_unused]] const WriteResult written =
-        write_stdout(json_ ? plan_json(plan) : plan_table(plan));
-    return static_cast<int>(ExitCode::done);
+        write_stdout(json_ ? plan_json(plan, verdict) : plan_table(plan, verdict));
+    return static_cast<int>(plan.fits() ? ExitCode::done : ExitCode::start_failed);
   }
 
  private:

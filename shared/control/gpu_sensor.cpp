@@ -17,6 +17,12 @@ constexpr int kSmClock = 1;  // NVML_CLOCK_SM
 constexpr auto kInterval = std::chrono::milliseconds(10);
 
 struct NvmlDevice;  // opaque
+// nvmlMemory_t, bytes.
+struct NvmlMemory {
+  unsigned long long total = 0;
+  unsigned long long free = 0;
+  unsigned long long used = 0;
+};
 
 struct CloseLibrary {
   void operator()(void* handle) const { ::dlclose(handle); }
@@ -31,6 +37,7 @@ struct GpuSensor::Library {
   int (*shutdown)() = nullptr;
   int (*device_by_uuid)(const char* uuid, NvmlDevice** device) = nullptr;
   int (*clock)(NvmlDevice* device, int which, unsigned* mhz) = nullptr;
+  int (*memory)(NvmlDevice* device, NvmlMemory* memory) = nullptr;
 
   template <typename Function>
   bool find(const char* name, Function& function) const {
@@ -45,7 +52,8 @@ std::unique_ptr<GpuSensor> GpuSensor::open() {
   if (!library->handle || !library->find("nvmlInit_v2", library->init) ||
       !library->find("nvmlShutdown", library->shutdown) ||
       !library->find("nvmlDeviceGetHandleByUUID", library->device_by_uuid) ||
-      !library->find("nvmlDeviceGetClockInfo", library->clock) || library->init() != kSuccess)
+      !library->find("nvmlDeviceGetClockInfo", library->clock) ||
+      !library->find("nvmlDeviceGetMemoryInfo", library->memory) || library->init() != kSuccess)
     return nullptr;
   return std::unique_ptr<GpuSensor>(new GpuSensor(std::move(library)));
 }
@@ -63,6 +71,15 @@ std::optional<int> GpuSensor::sm_clock_mhz(const std::string& uuid) const {
       library_->clock(device, kSmClock, &mhz) != kSuccess)
     return std::nullopt;
   return static_cast<int>(mhz);
+}
+
+std::optional<uint64_t> GpuSensor::free_bytes(const std::string& uuid) const {
+  NvmlDevice* device = nullptr;
+  NvmlMemory memory;
+  if (library_->device_by_uuid(uuid.c_str(), &device) != kSuccess ||
+      library_->memory(device, &memory) != kSuccess)
+    return std::nullopt;
+  return memory.free;
 }
 
 ClockWatch::ClockWatch(const GpuSensor* sensor, std::vector<std::string> uuids) : sensor_(sensor) {

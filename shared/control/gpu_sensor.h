@@ -1,7 +1,9 @@
-// What the NVIDIA driver says of a card that CUDA does not: clocks.
+// What the NVIDIA driver says of a card that CUDA does not: clocks, and
+// free memory without opening the card.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +24,8 @@ class GpuSensor {
   /// MHz of the multiprocessors of the card "GPU-<uuid>" right now; nothing where the driver does
   /// not tell. Any thread.
   std::optional<int> sm_clock_mhz(const std::string& uuid) const;
+  /// Free bytes of the card's memory right now; nothing where the driver does not tell. Any thread.
+  std::optional<uint64_t> free_bytes(const std::string& uuid) const;
 
  private:
   struct Library;

@@ -39,22 +39,8 @@ std::string error_text(int error) {
 
 // Memory pages of a memfd have no quota of their own: posix_fallocate beyond what there is would
 // end in the out-of-memory killer, not in ENOSPC. So the obvious case is refused first.
-uint64_t memory_limit_bytes() {
-  uint64_t limit = std::numeric_limits<uint64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    if (line.starts_with("MemAvailable:")) {
-      limit = std::stoull(line.substr(line.find(':') + 1)) * 1024;
-    }
-  }
-  // The limit of a container's own cgroup (version 2), "max" when there is none.
-  std::ifstream cgroup("/sys/fs/cgroup/memory.max");
-  if (uint64_t bytes = 0; cgroup >> bytes) limit = std::min(limit, bytes);
-  return limit;
-}
-
 void allocate_pages(int fd, const std::string& label, size_t bytes) {
-  const uint64_t limit = memory_limit_bytes();
+  const uint64_t limit = available_host_bytes();
   if (bytes > limit) {
     fail_create(label, bytes, "only " + std::to_string(limit) + " bytes of memory are available");
   }
@@ -67,6 +53,20 @@ void allocate_pages(int fd, const std::string& label, size_t bytes) {
 }
 
 }  // namespace
+
+uint64_t available_host_bytes() {
+  uint64_t limit = std::numeric_limits<uint64_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    if (line.starts_with("MemAvailable:")) {
+      limit = std::stoull(line.substr(line.find(':') + 1)) * 1024;
+    }
+  }
+  // The limit of a container's own cgroup (version 2), "max" when there is none.
+  std::ifstream cgroup("/sys/fs/cgroup/memory.max");
+  if (uint64_t bytes = 0; cgroup >> bytes) limit = std::min(limit, bytes);
+  return limit;
+}
 
 SharedRegion::SharedRegion(UniqueFd fd, std::string label, size_t bytes)
     : fd_(std::move(fd)),

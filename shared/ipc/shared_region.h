@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,10 @@ class mapped_region;
 }
 
 namespace convoy {
+
+/// What this machine has left for new pages, at most its container's limit; the largest number
+/// where nothing tells.
+uint64_t available_host_bytes();
 
 /// Move-only owner of the descriptor and the mapping. Moved-from: data() null, bytes() 0, fd() -1.
 /// data() stays the same when the owner moves.

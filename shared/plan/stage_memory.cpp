@@ -18,24 +18,36 @@ bool is_attention(const ModelConfig& config, int layer) {
   return config.layer_types[static_cast<size_t>(layer)] == LayerType::full_attention;
 }
 
-}  // namespace
-
-WorkspaceWidths workspace_widths(const ModelConfig& c, LayerRange layers) {
+WorkspaceWidths layer_widths(const ModelConfig& c, int layer) {
   WorkspaceWidths w;
   w.hidden = c.hidden_size;
   w.projection = 2 * int64_t{c.intermediate_size};
   w.attended = c.intermediate_size;
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    for (const WeightSpec& spec : layer_weight_table(c, layer)) {
-      if (spec.role == "qkv" || spec.role == "qkvzba")
-        w.projection = std::max<int64_t>(w.projection, spec.out_features);
-      if (spec.role == "out") w.attended = std::max<int64_t>(w.attended, spec.in_features);
-    }
-    if (!is_attention(c, layer)) {
-      w.mixed = c.conv_channels();
-      w.gates = 2 * int64_t{c.linear_value_heads};
-    }
+  for (const WeightSpec& spec : layer_weight_table(c, layer)) {
+    if (spec.role == "qkv" || spec.role == "qkvzba")
+      w.projection = std::max<int64_t>(w.projection, spec.out_features);
+    if (spec.role == "out") w.attended = std::max<int64_t>(w.attended, spec.in_features);
   }
+  if (!is_attention(c, layer)) {
+    w.mixed = c.conv_channels();
+    w.gates = 2 * int64_t{c.linear_value_heads};
+  }
+  return w;
+}
+
+void widen(WorkspaceWidths& w, const WorkspaceWidths& other) {
+  w.hidden = std::max(w.hidden, other.hidden);
+  w.projection = std::max(w.projection, other.projection);
+  w.mixed = std::max(w.mixed, other.mixed);
+  w.attended = std::max(w.attended, other.attended);
+  w.gates = std::max(w.gates, other.gates);
+}
+
+}  // namespace
+
+WorkspaceWidths workspace_widths(const ModelConfig& c, LayerRange layers) {
+  WorkspaceWidths w;
+  for (int layer = layers.begin; layer < layers.end; ++layer) widen(w, layer_widths(c, layer));
   return w;
 }
 
@@ -80,22 +92,38 @@ uint64_t conv_state_bytes(const ModelConfig& c) {
          static_cast<uint64_t>(c.conv_kernel - 1);
 }
 
-StageMemory stage_memory(const ModelConfig& c, LayerRange layers, const StageLimits& limits,
-                         DeviceKind kind) {
-  StageMemory memory;
-  uint64_t attention_layers = 0;
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    for (const WeightSpec& spec : layer_weight_table(c, layer))
-      memory.weight_bytes += weight_bytes(spec, kind);
-    if (is_attention(c, layer)) {
-      ++attention_layers;
-      memory.kv_bytes += 2 * static_cast<uint64_t>(limits.page_groups) * kv_page_bytes(c, kind);
-    } else {
-      memory.state_bytes +=
-          static_cast<uint64_t>(limits.state_slots()) * (gdn_state_bytes(c) + conv_state_bytes(c));
-    }
+LayerNeeds layer_needs(const ModelConfig& c, int layer, const StageLimits& limits,
+                       DeviceKind kind) {
+  LayerNeeds needs;
+  for (const WeightSpec& spec : layer_weight_table(c, layer))
+    needs.weight_bytes += weight_bytes(spec, kind);
+  if (is_attention(c, layer)) {
+    needs.page_bytes = 2 * kv_page_bytes(c, kind);
+  } else {
+    needs.state_bytes =
+        static_cast<uint64_t>(limits.state_slots()) * (gdn_state_bytes(c) + conv_state_bytes(c));
   }
-  const WorkspaceWidths w = workspace_widths(c, layers);
+  needs.widths = layer_widths(c, layer);
+  needs.scratch_bytes = scratch_bytes(c, {layer, layer + 1}, limits, kind);
+  return needs;
+}
+
+LayerNeeds& LayerNeeds::operator+=(const LayerNeeds& other) {
+  weight_bytes += other.weight_bytes;
+  page_bytes += other.page_bytes;
+  state_bytes += other.state_bytes;
+  widen(widths, other.widths);
+  scratch_bytes = std::max(scratch_bytes, other.scratch_bytes);
+  return *this;
+}
+
+StageMemory stage_memory_of(const ModelConfig& c, const LayerNeeds& needs,
+                            const StageLimits& limits, DeviceKind kind) {
+  StageMemory memory;
+  memory.weight_bytes = needs.weight_bytes;
+  memory.kv_bytes = static_cast<uint64_t>(limits.page_groups) * needs.page_bytes;
+  memory.state_bytes = needs.state_bytes;
+  const WorkspaceWidths& w = needs.widths;
   const auto columns = static_cast<uint64_t>(workspace_columns(limits, kind));
   const auto activations =
       static_cast<uint64_t>(2 * w.hidden + w.projection + w.mixed + w.attended);
@@ -104,16 +132,24 @@ StageMemory stage_memory(const ModelConfig& c, LayerRange layers, const StageLim
                  static_cast<uint64_t>(w.gates) * sizeof(float) + sizeof(ControlRow));
   memory.workspace_bytes += static_cast<uint64_t>(limits.lanes) * static_cast<uint64_t>(w.hidden) *
                             activation_bytes(kind);
-  memory.workspace_bytes += scratch_bytes(c, layers, limits, kind);
+  memory.workspace_bytes += needs.scratch_bytes;
   memory.workspace_bytes +=
       static_cast<uint64_t>(c.rotary_dim / 2) * (sizeof(float) + sizeof(int32_t));
-  if (attention_layers > 0) {
+  if (needs.page_bytes > 0) {
     memory.workspace_bytes += static_cast<uint64_t>(limits.lanes) *
                               static_cast<uint64_t>(limits.pages_per_row()) * sizeof(int32_t);
     memory.workspace_bytes += static_cast<uint64_t>(limits.max_deltas()) * sizeof(BlockTableDelta);
   }
   if (kind == DeviceKind::cuda) memory.runtime_bytes = kCudaRuntimeBytes;
   return memory;
+}
+
+StageMemory stage_memory(const ModelConfig& c, LayerRange layers, const StageLimits& limits,
+                         DeviceKind kind) {
+  LayerNeeds needs;
+  for (int layer = layers.begin; layer < layers.end; ++layer)
+    needs += layer_needs(c, layer, limits, kind);
+  return stage_memory_of(c, needs, limits, kind);
 }
 
 StageMemory root_memory(const ModelConfig& c, const StageLimits& limits, DeviceKind kind) {

@@ -65,7 +65,22 @@ uint64_t kv_page_bytes(const ModelConfig& config, DeviceKind kind);
 uint64_t gdn_state_bytes(const ModelConfig& config);
 uint64_t conv_state_bytes(const ModelConfig& config);
 
-/// What the stage of `layers` takes on its device, without links. Rank 0 adds root_memory().
+/// What one layer brings into its stage, or several together: bytes add up, workspace is shared.
+struct LayerNeeds {
+  uint64_t weight_bytes = 0;
+  uint64_t page_bytes = 0;   ///< of one page group; 0 without attention
+  uint64_t state_bytes = 0;  ///< all slots
+  WorkspaceWidths widths;
+  uint64_t scratch_bytes = 0;
+  LayerNeeds& operator+=(const LayerNeeds& other);
+};
+/// Does not depend on limits.page_groups.
+LayerNeeds layer_needs(const ModelConfig& config, int layer, const StageLimits& limits,
+                       DeviceKind kind);
+
+/// What the stage with these layers takes on its device, without links. Rank 0 adds root_memory().
+StageMemory stage_memory_of(const ModelConfig& config, const LayerNeeds& needs,
+                            const StageLimits& limits, DeviceKind kind);
 StageMemory stage_memory(const ModelConfig& config, LayerRange layers, const StageLimits& limits,
                          DeviceKind kind);
 

@@ -1,39 +1,73 @@
 // Which stage owns which layers, on which device, and what it takes there.
 #pragma once
 
-#include <span>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "shared/model/model_config.h"
+#include "shared/plan/capacity.h"
 #include "shared/plan/device_spec.h"
 #include "shared/plan/stage_memory.h"
 
 namespace convoy {
 
+/// What an even split balances, after every stage holds as many page groups as the run can use.
+enum class SplitBy {
+  memory,  ///< the share of its device's bytes that a stage takes
+  weight,  ///< weight bytes
+  speed,   ///< weight bytes over the device's speed: time to read them
+};
+
+struct PlanRequest {
+  std::vector<DeviceSpec> devices;  ///< one per stage, all of one kind
+  std::vector<int> stage_layers;    ///< layers of each stage; empty: split_by decides
+  int max_context_tokens = kPageTokens;
+  int prefill_chunk_tokens = 512;  ///< a chunk is never longer than the context
+  int lanes = 1;
+  int kv_capacity_tokens = 0;  ///< of all sequences together; 0: what the lanes' contexts can use,
+                               ///< but not more than fits
+  SplitBy split_by = SplitBy::weight;
+  std::vector<uint64_t> speeds;      ///< with SplitBy::speed: per stage, at least 1
+  std::vector<DeviceMemory> memory;  ///< per stage; empty: nothing is limited
+  /// Bytes of the link behind `rank`; empty: none.
+  std::function<uint64_t(const StageLimits& limits, int rank)> link_bytes;
+};
+
 struct StageAssignment {
   Rank rank;
   DeviceSpec device;
   LayerRange layers;
-  StageMemory memory;
+  StageMemory memory;  ///< at the plan's page groups
+  CapacityCurve capacity{};
 };
 
 struct StagePlan {
   std::vector<StageAssignment> stages;  ///< by rank; stages[0] is the coordinator's
   StageLimits limits;
+  std::vector<DeviceNeed> devices{};  ///< each device once
+  bool fits() const;                  ///< every device holds its stages and least_page_groups()
 };
 
-/// Cuts the layers into `stages` contiguous parts so that the heaviest part is as light as
-/// possible; among such cuts the one whose earlier stages are lightest. `root_bytes` (embedding,
-/// norm, head) count for the first part. Every part has at least one layer. Exact (dynamic
-/// programming).
-std::vector<LayerRange> split_by_weight(std::span<const uint64_t> layer_bytes, uint64_t root_bytes,
-                                        int stages);
+/// Page groups without which a run is of no use: those of one whole context, or of the KV capacity
+/// that was asked for.
+int least_page_groups(const PlanRequest& request);
 
-/// Puts a plan together. `stage_layers` empty: split_by_weight; otherwise exactly these counts.
+/// Puts a plan together. Without stage_layers the cut is solve_split()'s (split_solver.h); stages
+/// on one device count with equal shares of its bytes there, while fits() and the page groups go by
+/// their sum. Where nothing fits the plan is an even deal with least_page_groups().
 /// Throws UsageError when the counts do not fit the model or the devices, or there are more devices
 /// than layers.
-StagePlan make_stage_plan(const ModelConfig& config, const std::vector<DeviceSpec>& devices,
-                          const std::vector<int>& stage_layers, const StageLimits& limits);
+StagePlan make_stage_plan(const ModelConfig& config, const PlanRequest& request);
+
+/// The longest context, up to the model's, for which the plan of `request` would fit, with the KV
+/// capacity that it needs itself; 0: none. Plans about twenty times.
+int largest_context_tokens(const ModelConfig& config, const PlanRequest& request);
+
+/// Why a plan that does not fit is refused: the device that lacks most, both numbers of bytes, the
+/// largest context.
+std::string plan_refusal(const ModelConfig& config, const PlanRequest& request,
+                         const StagePlan& plan);
 
 }  // namespace convoy

@@ -3,10 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <numeric>
-#include <random>
-
 #include "base/exit_code.h"
 #include "shared/plan/weight_table.h"
 #include "tests/unit/plan/plan_models.h"
@@ -17,103 +13,25 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::vector<uint64_t> part_bytes(const std::vector<LayerRange>& parts,
-                                 std::span<const uint64_t> layers, uint64_t root) {
-  std::vector<uint64_t> bytes;
-  for (const LayerRange& part : parts) {
-    uint64_t sum = part.begin == 0 ? root : 0;
-    for (int layer = part.begin; layer < part.end; ++layer)
-      sum += layers[static_cast<size_t>(layer)];
-    bytes.push_back(sum);
-  }
-  return bytes;
+PlanRequest request_for(const std::string& devices, int max_context_tokens = 4096) {
+  PlanRequest request;
+  request.devices = parse_devices(devices, "x");
+  request.max_context_tokens = max_context_tokens;
+  return request;
 }
 
-// Tries every cut. Best: the lightest heaviest part, then the lightest earlier parts, first part
-// first.
-std::vector<uint64_t> brute_force(std::span<const uint64_t> layers, uint64_t root, int stages) {
-  const int count = static_cast<int>(layers.size());
-  std::vector<uint64_t> best;
-  std::vector<LayerRange> parts;
-  const auto visit = [&](const auto& self, int begin) -> void {
-    const int left = stages - static_cast<int>(parts.size());
-    if (left == 0) {
-      if (begin != count) return;
-      const auto bytes = part_bytes(parts, layers, root);
-      const auto key = [](const std::vector<uint64_t>& b) {
-        return std::pair(*std::max_element(b.begin(), b.end()), b);
-      };
-      if (best.empty() || key(bytes) < key(best)) best = bytes;
-      return;
-    }
-    for (int end = begin + 1; end <= count; ++end) {
-      parts.push_back({begin, end});
-      self(self, end);
-      parts.pop_back();
-    }
-  };
-  visit(visit, 0);
-  return best;
-}
-
-void expect_contiguous(const std::vector<LayerRange>& parts, size_t layers) {
-  int at = 0;
-  for (const LayerRange& part : parts) {
-    EXPECT_EQ(part.begin, at);
-    EXPECT_GE(part.size(), 1);
-    at = part.end;
-  }
-  EXPECT_EQ(at, static_cast<int>(layers));
-}
-
-TEST(SplitByWeight, EqualsTheBestOfAllCutsOnRandomModels) {
-  std::mt19937 random(7);
-  const auto below = [&](uint64_t n) { return random() % n; };
-  for (int round = 0; round < 4000; ++round) {
-    const size_t count = 1 + below(9);
-    const int stages = static_cast<int>(1 + below(count));
-    const uint64_t scale =
-        round % 3 == 0 ? 3 : 1000;  // small scales make many ties and layers without weight
-    std::vector<uint64_t> layers(count);
-    for (uint64_t& bytes : layers) bytes = below(scale);
-    const uint64_t root = below(4) == 0 ? 0 : below(3 * scale);
-    const auto parts = split_by_weight(layers, root, stages);
-    ASSERT_EQ(parts.size(), static_cast<size_t>(stages));
-    expect_contiguous(parts, count);
-    ASSERT_EQ(part_bytes(parts, layers, root), brute_force(layers, root, stages))
-        << "round " << round;
-    ASSERT_EQ(split_by_weight(layers, root, stages), parts);
-  }
-}
-
-TEST(SplitByWeight, TiesLightenEarlierStages) {
-  const std::vector<uint64_t> layers{1, 1, 1, 1, 1};
-  EXPECT_EQ(split_by_weight(layers, 0, 2), (std::vector<LayerRange>{{0, 2}, {2, 5}}));
-  EXPECT_EQ(split_by_weight(layers, 0, 3), (std::vector<LayerRange>{{0, 1}, {1, 3}, {3, 5}}));
-}
-
-TEST(SplitByWeight, RootBytesCountForTheFirstStage) {
-  const std::vector<uint64_t> layers{10, 10, 10, 10};
-  EXPECT_EQ(split_by_weight(layers, 20, 2), (std::vector<LayerRange>{{0, 1}, {1, 4}}));
-  EXPECT_EQ(split_by_weight(layers, 1000, 2), (std::vector<LayerRange>{{0, 1}, {1, 4}}));
-}
-
-TEST(SplitByWeight, AsManyStagesAsLayers) {
-  const std::vector<uint64_t> layers{5, 0, 7};
-  EXPECT_EQ(split_by_weight(layers, 1, 3), (std::vector<LayerRange>{{0, 1}, {1, 2}, {2, 3}}));
-}
-
-TEST(SplitByWeight, MoreStagesThanLayersIsABrokenInvariant) {
-  const std::vector<uint64_t> layers{5, 7};
-  EXPECT_DEATH(split_by_weight(layers, 0, 3), "stages");
-  EXPECT_DEATH(split_by_weight(layers, 0, 0), "stages");
+std::vector<LayerRange> ranges_of(const StagePlan& plan) {
+  std::vector<LayerRange> ranges;
+  for (const StageAssignment& stage : plan.stages) ranges.push_back(stage.layers);
+  return ranges;
 }
 
 std::string plan_error(int devices, const std::vector<int>& counts) {
   try {
-    make_stage_plan(standin_config(),
-                    std::vector<DeviceSpec>(static_cast<size_t>(devices), {DeviceKind::cpu, "cpu"}),
-                    counts, {});
+    PlanRequest request = request_for("cpu");
+    request.devices.resize(static_cast<size_t>(devices), request.devices.front());
+    request.stage_layers = counts;
+    make_stage_plan(standin_config(), request);
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -134,8 +52,9 @@ TEST(MakeStagePlan, RefusesCountsThatFitNeitherDevicesNorModel) {
 }
 
 TEST(MakeStagePlan, StageLayersAreHonouredExactly) {
-  const auto plan =
-      make_stage_plan(standin_config(), parse_devices("cpu,cpu,cpu", "x"), {1, 10, 1}, {});
+  PlanRequest request = request_for("cpu,cpu,cpu");
+  request.stage_layers = {1, 10, 1};
+  const auto plan = make_stage_plan(standin_config(), request);
   ASSERT_EQ(plan.stages.size(), 3U);
   EXPECT_EQ(plan.stages[0].layers, (LayerRange{0, 1}));
   EXPECT_EQ(plan.stages[1].layers, (LayerRange{1, 11}));
@@ -145,7 +64,7 @@ TEST(MakeStagePlan, StageLayersAreHonouredExactly) {
 TEST(MakeStagePlan, RankDeviceAndMemoryBelongTogether) {
   const ModelConfig config = config_27b();
   const StageLimits limits{.max_context_tokens = 4096, .page_groups = 64};
-  const auto plan = make_stage_plan(config, parse_devices("3,1", "x"), {}, limits);
+  const auto plan = make_stage_plan(config, request_for("3,1"));
   ASSERT_EQ(plan.stages.size(), 2U);
   EXPECT_EQ(plan.limits.page_groups, 64);
   StageMemory first = stage_memory(config, plan.stages[0].layers, limits, DeviceKind::cuda);
@@ -161,6 +80,169 @@ TEST(MakeStagePlan, RankDeviceAndMemoryBelongTogether) {
             stage_memory(config, plan.stages[1].layers, limits, DeviceKind::cuda));
   // Embedding and head weigh as much as several layers, so rank 0 has fewer.
   EXPECT_LT(plan.stages[0].layers.size(), plan.stages[1].layers.size());
+}
+
+TEST(MakeStagePlan, CapacityIsTheLineThroughThePlansBytes) {
+  PlanRequest request = request_for("0,1,2", 1000);
+  request.lanes = 4;
+  const StagePlan plan = make_stage_plan(config_27b(), request);
+  EXPECT_EQ(plan.limits.page_groups, 64);
+  EXPECT_TRUE(plan.fits());
+  for (const StageAssignment& stage : plan.stages) {
+    EXPECT_EQ(stage.capacity.pages_min, 16);
+    EXPECT_EQ(stage.capacity.bytes_at(64), stage.memory.total()) << stage.rank;
+    EXPECT_EQ(stage.capacity.bytes_per_page * 64, stage.memory.kv_bytes) << stage.rank;
+  }
+}
+
+TEST(MakeStagePlan, ASmallCardGetsFewerLayersAndBothHoldTheSamePages) {
+  const ModelConfig config = config_27b();
+  PlanRequest request = request_for("0,1", 65536);
+  request.split_by = SplitBy::memory;
+  request.memory = {{"cuda:0", uint64_t{24} << 30}, {"cuda:1", uint64_t{48} << 30}};
+  const StagePlan plan = make_stage_plan(config, request);
+  ASSERT_TRUE(plan.fits());
+  EXPECT_EQ(plan.limits.page_groups, 1024);
+  EXPECT_LT(plan.stages[0].layers.size(), 25);
+  for (const DeviceNeed& device : plan.devices)
+    EXPECT_LE(device.need.bytes_at(1024), *device.memory.available_bytes);
+  request.memory.clear();
+  EXPECT_GT(make_stage_plan(config, request).stages[0].layers.size(), 25);
+}
+
+TEST(MakeStagePlan, ByWeightMemoryOnlyCountsWhereItBinds) {
+  const ModelConfig config = standin_config();
+  PlanRequest request = request_for("cpu,cpu,cpu");
+  const auto even = ranges_of(make_stage_plan(config, request));
+  request.memory.assign(3, {"cpu", uint64_t{1} << 30});
+  EXPECT_EQ(ranges_of(make_stage_plan(config, request)), even);
+  // The same stages on devices of their own, the first one too small for its even part.
+  const StagePlan plan = make_stage_plan(config, request);
+  request.memory = {{"a", plan.stages[0].memory.total() - 1}, {"b", {}}, {"c", {}}};
+  const StagePlan bound = make_stage_plan(config, request);
+  EXPECT_TRUE(bound.fits());
+  EXPECT_LT(bound.stages[0].layers.size(), even[0].size());
+}
+
+TEST(MakeStagePlan, StagesOnOneDeviceShareItsBytes) {
+  const ModelConfig config = standin_config();
+  PlanRequest request = request_for("cpu,cpu");
+  const StagePlan free = make_stage_plan(config, request);
+  const uint64_t both = free.stages[0].memory.total() + free.stages[1].memory.total();
+  ASSERT_NE(free.stages[0].memory.total(), free.stages[1].memory.total());
+  request.stage_layers = {free.stages[0].layers.size(), free.stages[1].layers.size()};
+  request.memory.assign(2, {"cpu", both});
+  const StagePlan exact = make_stage_plan(config, request);
+  EXPECT_TRUE(exact.fits());
+  ASSERT_EQ(exact.devices.size(), 1U);
+  EXPECT_EQ(exact.devices[0].need.bytes_min, both);
+  request.memory.assign(2, {"cpu", both - 1});
+  EXPECT_FALSE(make_stage_plan(config, request).fits());
+}
+
+TEST(MakeStagePlan, TwoStagesOnOneCardAreDealtHalfOfItEach) {
+  PlanRequest request = request_for("0,0,1", 8192);
+  request.split_by = SplitBy::memory;
+  const DeviceMemory small{"cuda:0", uint64_t{24} << 30};
+  request.memory = {small, small, {"cuda:1", uint64_t{48} << 30}};
+  const StagePlan plan = make_stage_plan(config_27b(), request);
+  EXPECT_TRUE(plan.fits());
+  ASSERT_EQ(plan.devices.size(), 2U);
+  EXPECT_GT(plan.stages[2].memory.total(),
+            plan.stages[0].memory.total() + plan.stages[1].memory.total());
+}
+
+TEST(MakeStagePlan, PagesAreWhatFitsAtMostWhatTheLanesCanUse) {
+  const ModelConfig config = standin_config();
+  PlanRequest request = request_for("cpu", 1024);
+  request.lanes = 4;
+  const StagePlan all = make_stage_plan(config, request);
+  EXPECT_EQ(all.limits.page_groups, 64);
+  const CapacityCurve curve = all.stages[0].capacity;
+  for (const int pages : {16, 17, 40, 63}) {
+    request.memory = {{"cpu", curve.bytes_at(pages + 1) - 1}};
+    const StagePlan plan = make_stage_plan(config, request);
+    EXPECT_TRUE(plan.fits());
+    EXPECT_EQ(plan.limits.page_groups, pages);
+    EXPECT_LE(plan.stages[0].memory.total(), *request.memory[0].available_bytes);
+  }
+  // A capacity that was asked for is all or nothing.
+  request.memory = {{"cpu", curve.bytes_at(40)}};
+  request.kv_capacity_tokens = 40 * 64;
+  EXPECT_TRUE(make_stage_plan(config, request).fits());
+  EXPECT_EQ(make_stage_plan(config, request).limits.page_groups, 40);
+  request.kv_capacity_tokens = 40 * 64 + 1;
+  EXPECT_FALSE(make_stage_plan(config, request).fits());
+  request.memory.clear();
+  request.kv_capacity_tokens = 100 * 64;
+  EXPECT_EQ(make_stage_plan(config, request).limits.page_groups, 100);
+}
+
+TEST(MakeStagePlan, SpeedGivesAFastDeviceMoreWeight) {
+  PlanRequest request = request_for("0,1", 1024);
+  request.split_by = SplitBy::speed;
+  request.speeds = {1000, 3000};
+  const StagePlan plan = make_stage_plan(config_27b(), request);
+  const double ratio = static_cast<double>(plan.stages[1].memory.weight_bytes) /
+                       static_cast<double>(plan.stages[0].memory.weight_bytes);
+  EXPECT_NEAR(ratio, 3.0, 0.25);
+}
+
+TEST(MakeStagePlan, EqualCardsAreDealtAlikeWhateverAFewBytesAreFree) {
+  PlanRequest request = request_for("0,1,2,3", 8192);
+  request.split_by = SplitBy::memory;
+  request.memory.assign(4, {"", uint64_t{79} << 30});
+  for (size_t i = 0; i < 4; ++i) request.memory[i].device = std::to_string(i);
+  const auto even = ranges_of(make_stage_plan(config_27b(), request));
+  *request.memory[2].available_bytes -= 300 << 20;
+  EXPECT_EQ(ranges_of(make_stage_plan(config_27b(), request)), even);
+}
+
+class RefusalTest : public testing::Test {
+ protected:
+  const ModelConfig config_ = config_27b();
+  PlanRequest request_ = request_for("0,1", 262144);
+};
+
+TEST_F(RefusalTest, NamesDeviceBothNumbersAndTheLargestContext) {
+  request_.memory = {{"cuda:0", uint64_t{80} << 30}, {"cuda:1", uint64_t{1} << 30}};
+  request_.stage_layers = {60, 4};
+  const StagePlan plan = make_stage_plan(config_, request_);
+  ASSERT_FALSE(plan.fits());
+  const std::string refusal = plan_refusal(config_, request_, plan);
+  EXPECT_THAT(refusal, AllOf(HasSubstr("cuda:1"), HasSubstr("262144 tokens"),
+                             HasSubstr(std::to_string(plan.devices[1].need.bytes_min) + " bytes"),
+                             HasSubstr("1073741824 are available"), HasSubstr("no context fits")));
+  EXPECT_EQ(largest_context_tokens(config_, request_), 0);
+}
+
+TEST_F(RefusalTest, TheLargestContextFitsAndOnePageMoreDoesNot) {
+  request_.memory = {{"cuda:0", uint64_t{32} << 30}, {"cuda:1", uint64_t{32} << 30}};
+  const StagePlan plan = make_stage_plan(config_, request_);
+  ASSERT_FALSE(plan.fits());
+  const int largest = largest_context_tokens(config_, request_);
+  EXPECT_GT(largest, 8192);
+  EXPECT_THAT(plan_refusal(config_, request_, plan),
+              HasSubstr("the largest context that fits is " + std::to_string(largest)));
+  request_.max_context_tokens = largest;
+  EXPECT_TRUE(make_stage_plan(config_, request_).fits());
+  request_.max_context_tokens = largest + 1;
+  EXPECT_FALSE(make_stage_plan(config_, request_).fits());
+}
+
+TEST_F(RefusalTest, WhereNothingIsKnownOrLimitedTheModelsContextFits) {
+  EXPECT_EQ(largest_context_tokens(config_, request_), 262144);
+}
+
+// A deal of everything to the larger device would be no help to who reads the plan.
+TEST_F(RefusalTest, APlanThatDoesNotFitIsAnEvenDeal) {
+  request_.memory = {{"cuda:0", uint64_t{4} << 30}, {"cuda:1", uint64_t{4} << 30}};
+  request_.split_by = SplitBy::memory;
+  const StagePlan plan = make_stage_plan(config_, request_);
+  EXPECT_FALSE(plan.fits());
+  const auto first = static_cast<double>(plan.stages[0].memory.total());
+  EXPECT_NEAR(first / static_cast<double>(plan.stages[1].memory.total()), 1.0, 0.05);
+  EXPECT_EQ(plan.limits.page_groups, 4096);
 }
 
 }  // namespace

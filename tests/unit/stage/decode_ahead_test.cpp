@@ -17,11 +17,7 @@ class DecodeAhead : public testing::Test {
   DecodeAhead()
       : checkpoint_(Checkpoint::open(kModel)),
         device_(open_device("cpu", 1)),
-        plan_(make_stage_plan(checkpoint_.config(), {{DeviceKind::cpu, "cpu"}}, {},
-                              {.max_context_tokens = 256,
-                               .prefill_chunk_tokens = 64,
-                               .lanes = 1,
-                               .page_groups = 8})),
+        plan_(make_stage_plan(checkpoint_.config(), request())),
         engine_({.device = *device_,
                  .checkpoint = checkpoint_,
                  .plan = plan_,
@@ -30,6 +26,14 @@ class DecodeAhead : public testing::Test {
                  .valid_vocab = checkpoint_.config().vocab_size},
                 {}) {
     engine_.prepare(true);
+  }
+
+  static PlanRequest request() {
+    PlanRequest request;
+    request.devices = {{DeviceKind::cpu, "cpu"}};
+    request.max_context_tokens = 256;
+    request.prefill_chunk_tokens = 64;
+    return request;
   }
 
   // `count` tokens, each decoded once the one before is known.

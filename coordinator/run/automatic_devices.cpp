@@ -1,0 +1,69 @@
+#include "coordinator/run/automatic_devices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "coordinator/run/device_memory.h"
+#include "shared/model/model_config.h"
+#include "shared/plan/device_choice.h"
+#include "shared/stage/list_devices.h"
+#include "shared/stage/open_device.h"
+
+namespace convoy {
+namespace {
+
+std::vector<DeviceSpec> all_gpus() {
+  std::vector<DeviceSpec> gpus;
+  for (const std::string& id : cuda_device_ids()) gpus.push_back({DeviceKind::cuda, id});
+  return gpus;
+}
+
+template <typename Value>
+void keep_values_of(const std::vector<DeviceSpec>& devices,
+                    std::vector<DeviceValue<Value>>& values) {
+  const auto uuid_of = [](const DeviceSpec& device) {
+    const auto listed = list_devices({device});
+    return listed.empty() ? device.id : listed.front().uuid;
+  };
+  std::erase_if(values, [&](const DeviceValue<Value>& value) {
+    return std::none_of(devices.begin(), devices.end(), [&](const DeviceSpec& device) {
+      return uuid_of(device) == uuid_of(value.device);
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<DeviceSpec> automatic_devices(RunOptions& options) {
+  const DeviceSpec cpu{DeviceKind::cpu, "cpu"};
+  if (!options.attach.empty()) return {cpu};
+  const std::vector<DeviceSpec> gpus = all_gpus();
+  if (gpus.empty()) return {cpu};
+
+  const ModelConfig config = read_model_config(options.model_directory);
+  const auto memory = device_memory(gpus, options.memory_limits, options.kv_headroom_bytes);
+  const auto listed = list_devices(gpus);
+  std::vector<DeviceOffer> offers;
+  for (size_t i = 0; i < listed.size(); ++i)
+    offers.push_back({gpus[i], listed[i].name, listed[i].architecture, memory[i].available_bytes});
+  const auto holds = [&](const std::vector<DeviceSpec>& devices) {
+    if (!options.stage_layers.empty() && options.stage_layers.size() != devices.size())
+      return false;
+    std::vector<DeviceMemory> theirs;
+    for (const DeviceSpec& device : devices) {
+      theirs.push_back(*std::find_if(memory.begin(), memory.end(),
+                                     [&](const DeviceMemory& m) { return m.device == device.id; }));
+    }
+    return make_stage_plan(config, plan_request(config, options, devices, theirs)).fits();
+  };
+  const DeviceChoice choice = choose_devices(offers, options.allow_mixed_architectures,
+                                             static_cast<size_t>(config.num_layers), holds);
+  fmt::print(stderr, "devices: {}\n", choice.reason);
+  keep_values_of(choice.devices, options.memory_limits);
+  keep_values_of(choice.devices, options.device_speeds);
+  return choice.devices;
+}
+
+}  // namespace convoy

@@ -1,0 +1,118 @@
+// What a run asks of its plan, and whether it gets it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/exit_code.h"
+#include "coordinator/run/device_memory.h"
+#include "coordinator/run/engine_run.h"
+#include "shared/stage/list_devices.h"
+
+namespace convoy {
+namespace {
+
+std::filesystem::path pool_directory(const RunOptions& options) {
+  return options.runtime_root / options.attach;
+}
+
+std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
+  std::vector<DeviceSpec> devices = options.devices;
+  if (options.attach.empty()) return devices;
+  if (devices.size() != 1) {
+    throw UsageError(fmt::format(
+        "--attach takes one device for rank 0, --devices names {}; the other stages are the pool's",
+        devices.size()));
+  }
+  const auto alive = sweep_and_list_instances(options.runtime_root);
+  if (std::find(alive.begin(), alive.end(), pool_directory(options)) == alive.end()) {
+    throw StartError(fmt::format("no pool '{}' is running in {}; start one with convoy up",
+                                 options.attach, options.runtime_root.native()));
+  }
+  const auto info = read_instance_info(pool_directory(options));
+  if (!info) throw StartError(info.error());
+  if (info.value().kind != "pool")
+    throw StartError(
+        fmt::format("instance '{}' is a run, not a pool of waiting workers", options.attach));
+  for (const InstanceMember& member : info.value().members) {
+    const auto spec = parse_devices(member.device, "instance.json").front();
+    if (spec.kind != devices.front().kind) {
+      throw UsageError(fmt::format("--devices {} and the pool's {} cannot be mixed",
+                                   devices.front().id, spec.id));
+    }
+    devices.push_back(spec);
+  }
+  return devices;
+}
+
+// Whole numbers, as the solver wants them.
+std::vector<uint64_t> speeds_of_run(const std::vector<DeviceSpec>& devices,
+                                    const RunOptions& options) {
+  constexpr double kSteps = 1000;
+  std::vector<uint64_t> speeds;
+  const auto given = values_of(devices, options.device_speeds, "--device-speed");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!given[i]) {
+      throw UsageError(
+          fmt::format("--split-by speed needs a --device-speed of {}; convoy bench "
+                      "measures what a device copies per second",
+                      devices[i].id));
+    }
+    speeds.push_back(static_cast<uint64_t>(std::max(1.0, *given[i] * kSteps)));
+  }
+  return speeds;
+}
+
+}  // namespace
+
+PlanRequest plan_request(const ModelConfig& config, const RunOptions& options) {
+  std::vector<DeviceSpec> devices = devices_of_run(options);
+  if (!options.allow_mixed_architectures && devices.size() > 1)
+    refuse_mixed_architectures(list_devices(devices), "--devices");
+  std::vector<DeviceMemory> memory =
+      device_memory(devices, options.memory_limits, options.kv_headroom_bytes);
+  return plan_request(config, options, std::move(devices), std::move(memory));
+}
+
+PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
+                         std::vector<DeviceSpec> devices, std::vector<DeviceMemory> memory) {
+  PlanRequest request;
+  request.max_context_tokens =
+      options.max_context_tokens != 0
+          ? options.max_context_tokens
+          : std::min(config.max_position_embeddings, kDefaultContextTokens);
+  if (request.max_context_tokens > config.max_position_embeddings) {
+    throw UsageError(fmt::format("--max-context {} is more than the model's {} positions",
+                                 request.max_context_tokens, config.max_position_embeddings));
+  }
+  request.kv_capacity_tokens = options.kv_capacity_tokens;
+  if (request.kv_capacity_tokens != 0 && request.kv_capacity_tokens < request.max_context_tokens) {
+    if (options.max_context_tokens != 0) {
+      throw UsageError(fmt::format("--kv-capacity {} is less than --max-context {}",
+                                   request.kv_capacity_tokens, request.max_context_tokens));
+    }
+    request.max_context_tokens = request.kv_capacity_tokens;
+  }
+  request.prefill_chunk_tokens = options.prefill_chunk_tokens;
+  request.lanes = options.lanes;
+  request.stage_layers = options.stage_layers;
+  request.devices = std::move(devices);
+  const DeviceKind kind = request.devices.front().kind;
+  request.memory = std::move(memory);
+  request.split_by =
+      options.split_by.value_or(kind == DeviceKind::cpu ? SplitBy::weight : SplitBy::memory);
+  if (request.split_by == SplitBy::speed) request.speeds = speeds_of_run(request.devices, options);
+  request.link_bytes = [&config, kind, stages = static_cast<int>(request.devices.size())](
+                           const StageLimits& limits, int rank) {
+    return outgoing_link_bytes(config, limits, kind, stages, rank);
+  };
+  return request;
+}
+
+StagePlan plan_run(const ModelConfig& config, const RunOptions& options) {
+  const PlanRequest request = plan_request(config, options);
+  StagePlan plan = make_stage_plan(config, request);
+  if (!plan.fits()) throw StartError(plan_refusal(config, request, plan));
+  return plan;
+}
+
+}  // namespace convoy
