@@ -180,6 +180,53 @@ Status Engine::run_decode(std::span<Sequence* const> sequences, std::span<const 
   return {};
 }
 
+namespace {
+
+SequencePlace place_of(const Sequence& sequence) {
+  return {.pages = sequence.page_groups(),
+          .state_slot = sequence.state_slot(),
+          .tokens = static_cast<uint32_t>(sequence.length())};
+}
+
+}  // namespace
+
+Status Engine::publish_save() {
+  if (pipeline_ == nullptr) return {};
+  PlannedStep save;
+  save.kind = StepKind::save;
+  return pipeline_->publish(save);
+}
+
+Result<std::vector<uint64_t>> Engine::save_state(const Sequence& sequence, int fd,
+                                                 const StateLayout& layout) {
+  CONVOY_CHECK(choices_.empty(), "a state is saved while steps are ahead of it");
+  if (Status status = publish_save(); !status) return Error{status.error()};
+  return executor_.save_state(*stream_, place_of(sequence), fd, layout);
+}
+
+Status Engine::take_pages(Sequence& sequence, int tokens) {
+  CONVOY_CHECK_OP(sequence.length(), ==, 0);
+  std::vector<BlockTableDelta> deltas;
+  if (const auto span = sequence.extend(tokens, deltas); !span) return Error{span.error()};
+  const auto most = static_cast<size_t>(limits_.max_deltas());
+  for (size_t at = 0; at < deltas.size(); at += most) {
+    const auto part = std::span(deltas).subspan(at, std::min(most, deltas.size() - at));
+    PlannedStep tables;
+    tables.kind = StepKind::tables;
+    tables.deltas.assign(part.begin(), part.end());
+    if (pipeline_ != nullptr) {
+      if (Status status = pipeline_->publish(tables); !status) return status;
+    }
+    executor_.update_tables(*stream_, part);
+  }
+  return {};
+}
+
+Status Engine::load_state(const Sequence& sequence, int fd, const StateLayout& layout) {
+  if (Status status = publish_save(); !status) return status;
+  return executor_.load_state(*stream_, place_of(sequence), fd, layout);
+}
+
 void Engine::copy_logits(int lane, std::span<float> out) {
   CONVOY_CHECK_OP(out.size(), ==, static_cast<size_t>(root_.vocab_size()));
   stream_->copy(out.data(), root_.logits() + ptrdiff_t{lane} * root_.vocab_size(),

@@ -69,10 +69,21 @@ class Engine {
   Status wait_decoded(std::span<int32_t> next);
   static constexpr size_t kDecodeAhead = 2;
 
+  /// Saves rank 0's part of a sequence's state and makes the workers save theirs, as they were
+  /// asked (WorkerPool::request_state). No step may be in flight ahead. Gives the hashes of rank
+  /// 0's layers.
+  Result<std::vector<uint64_t>> save_state(const Sequence& sequence, int fd,
+                                           const StateLayout& layout);
+  /// The same the other way, in two steps: takes `tokens` positions for a fresh sequence and tells
+  /// every stage of its pages; then, once the workers were asked, loads.
+  Status take_pages(Sequence& sequence, int tokens);
+  Status load_state(const Sequence& sequence, int fd, const StateLayout& layout);
+
   /// Copies the logits of the last prefill or of lane `lane` of the last decode to the host,
   /// vocab_size values.
   void copy_logits(int lane, std::span<float> out);
   int vocab_size() const { return root_.vocab_size(); }
+  const ModelConfig& config() const { return executor_.config(); }
   const StageLimits& limits() const { return limits_; }
 
  private:
@@ -81,6 +92,7 @@ class Engine {
   Status collect(int lanes, bool last);
   void choose(int lanes);
   Status wait_chosen(std::span<int32_t> next);
+  Status publish_save();
   void take_times();
 
   Device& device_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/check.h"
 #include "base/exit_code.h"
@@ -12,6 +14,7 @@ namespace convoy {
 namespace {
 
 constexpr int kRingPollMs = 100;
+constexpr auto kPassedPoll = std::chrono::microseconds(50);
 
 StageLinkOptions link_options(const ModelConfig& config, const StagePlan& plan, int rank,
                               LinkChoice choice = {}) {
@@ -32,8 +35,12 @@ StepRingOptions ring_options(const StagePlan& plan, int spin_iterations) {
 
 }  // namespace
 
-uint64_t outgoing_link_bytes(const ModelConfig& config, const StagePlan& plan, int rank) {
-  return plan.stages.size() < 2 ? 0 : stage_link_region_bytes(link_options(config, plan, rank));
+uint64_t outgoing_link_bytes(const ModelConfig& config, const StageLimits& limits, DeviceKind kind,
+                             int stages, int rank) {
+  if (stages < 2) return 0;
+  return stage_link_region_bytes(rank == stages - 1
+                                     ? back_link_options(config, limits, kind, stages)
+                                     : residual_link_options(config, limits, kind));
 }
 
 Pipeline::Pipeline(Device& device, const ModelConfig& config, const StagePlan& plan,
@@ -96,7 +103,17 @@ Status Pipeline::publish(const PlannedStep& step) {
   for (StepRingWriter& ring : rings_) {
     if (Status status = publish_to(ring, step); !status) return status;
   }
-  ++next_transfer_;
+  if (step_runs_layers(step.kind)) ++next_transfer_;
+  return {};
+}
+
+Status Pipeline::wait_passed(uint32_t published) {
+  for (const StepRingWriter& ring : rings_) {
+    while (static_cast<int32_t>(ring.consumed() - published) < 0) {
+      if (released_.load(std::memory_order_acquire)) return Error{"the pipeline was released"};
+      std::this_thread::sleep_for(kPassedPoll);
+    }
+  }
   return {};
 }
 

@@ -36,6 +36,11 @@ class Pipeline {
   /// Writes the step into every ring. Waits while a ring is full. Error: released by
   /// release_waiters().
   Status publish(const PlannedStep& step);
+  /// Entries published so far; the number may wrap.
+  uint32_t published() const { return rings_.front().published(); }
+  /// Waits until every worker is done with the first `published` entries. Error: released by
+  /// release_waiters().
+  Status wait_passed(uint32_t published);
   /// Sends the residual of all columns to rank 1, in stream order.
   Status send(Stream& stream, const void* residual, int columns);
   /// Receives each lane's last column from the last rank, in stream order.
@@ -64,7 +69,8 @@ class Pipeline {
   WaiterRelease release_;  // goes first: it uses the links
 };
 
-/// Bytes of the segment that stage `rank` of the plan sends through.
-uint64_t outgoing_link_bytes(const ModelConfig& config, const StagePlan& plan, int rank);
+/// Bytes of the segment that stage `rank` of `stages` sends through.
+uint64_t outgoing_link_bytes(const ModelConfig& config, const StageLimits& limits, DeviceKind kind,
+                             int stages, int rank);
 
 }  // namespace convoy

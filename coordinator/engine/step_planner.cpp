@@ -57,4 +57,15 @@ Status plan_step(std::span<Sequence* const> sequences, std::span<const int> colu
   return {};
 }
 
+void plan_release(const Sequence& sequence, PlannedStep& step) {
+  step = {};
+  step.kind = StepKind::release;
+  StepLane lane{};
+  lane.kv_row = sequence.lane();
+  lane.state_source = -1;
+  lane.state_destination = -1;
+  lane.pending_fold = -1;
+  step.lanes.push_back(lane);
+}
+
 }  // namespace convoy

@@ -30,4 +30,7 @@ struct PlannedStep {
 Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns,
                  PositionClass position_class, PlannedStep& step);
 
+/// The step that frees the sequence's row and page groups on every stage that passes it.
+void plan_release(const Sequence& sequence, PlannedStep& step);
+
 }  // namespace convoy

@@ -72,8 +72,7 @@ void PagePool::release(int32_t page) {
 
 Status PagePool::check_free(int count) const {
   if (count <= free()) return {};
-  return Error{
-      fmt::format("{} more page groups needed, {} of {} free", count, free(), capacity())};
+  return Error{fmt::format("{} more page groups needed, {} of {} free", count, free(), capacity())};
 }
 
 int32_t PagePool::take_lowest() {

@@ -87,6 +87,34 @@ TEST(Sequence, ExhaustedPoolIsAnErrorAndChangesNothing) {
   EXPECT_EQ(span.value().state_source, -1);
 }
 
+TEST(Sequence, TakesItsReservationFirstAndGivesTheRestBack) {
+  PagePool pool(4);
+  std::vector<BlockTableDelta> deltas;
+  {
+    Sequence sequence(pool, 0, 1000, std::move(*pool.reserve(2)));
+    EXPECT_EQ(sequence.unreserved_pages(64).value(), 0);
+    EXPECT_EQ(sequence.unreserved_pages(129).value(), 1);
+    const int32_t first_other = *pool.allocate();
+    const int32_t second_other = *pool.allocate();
+    ASSERT_EQ(pool.free(), 0);
+    ASSERT_TRUE(sequence.extend(65, deltas).ok());  // both promised pages
+    EXPECT_EQ(pool.reserved(), 0);
+    const auto refused = sequence.extend(64, deltas);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error(), HasSubstr("1 more page groups needed, 0 of 4 free"));
+    pool.release(first_other);
+    ASSERT_TRUE(sequence.extend(64, deltas).ok());  // beyond its reservation
+    pool.release(second_other);
+  }
+  EXPECT_EQ(pool.free(), 4);
+  {
+    Sequence sequence(pool, 0, 1000, std::move(*pool.reserve(3)));
+    ASSERT_TRUE(sequence.extend(1, deltas).ok());
+    EXPECT_EQ(pool.reserved(), 2);
+  }
+  EXPECT_EQ(pool.free(), 4);
+}
+
 TEST(Sequence, AnEmptyStepIsABrokenInvariant) {
   PagePool pool(1);
   std::vector<BlockTableDelta> deltas;
