@@ -28,7 +28,6 @@ ControlThread::ControlThread(const WorkerOptions& options, const HealthState& he
       signals_(context_, SIGINT, SIGTERM),
       acceptor_(context_),
       hello_timer_(context_) {
-  incarnation_ = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
   signals_.async_wait([this](const boost::system::error_code& error, int) {
     if (error) return;
     log(LogLevel::info, "asked to end by a signal");
@@ -96,7 +95,7 @@ proto::FromWorker ControlThread::hello(bool busy) const {
   hello.set_role("stage_worker");
   hello.set_build_version(CONVOY_VERSION);
   hello.set_pid(::getpid());
-  hello.set_incarnation(incarnation_);
+  hello.set_incarnation(incarnation());
   hello.set_busy(busy);
   return message;
 }
@@ -115,6 +114,9 @@ void ControlThread::begin_conversation(UniqueFd socket) {
   }
   greeted_ = false;
   failed_ = false;
+  incarnation_.store(
+      static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()),
+      std::memory_order_release);
   channel->start(
       [this](const std::string& payload, std::vector<UniqueFd> descriptors) {
         on_frame(payload, std::move(descriptors));
@@ -153,6 +155,8 @@ void ControlThread::on_frame(const std::string& payload, std::vector<UniqueFd> d
       *answer.mutable_health() = health_.snapshot();
       return send(answer);
     }
+    case ToWorker::kAdmission:
+      return answer_admission(command.message.admission());
     case ToWorker::kShutdown:
       command.kind = WorkerCommand::Kind::shutdown;
       push(std::move(command));
@@ -163,9 +167,31 @@ void ControlThread::on_frame(const std::string& payload, std::vector<UniqueFd> d
     case ToWorker::kLoadStage:
     case ToWorker::kOpenLinks:
       return push(std::move(command));
+    case ToWorker::kMoveState: {
+      {
+        const std::lock_guard lock(mutex_);
+        state_requests_.push_back(std::move(command));
+      }
+      return queued_.notify_all();
+    }
     default:
       return fail("empty message");
   }
+}
+
+void ControlThread::answer_admission(const proto::AdmissionCommand& command) {
+  proto::FromWorker message;
+  {
+    const std::lock_guard lock(ledger_mutex_);
+    if (ledger_ == nullptr) return fail("an admission command before a stage was loaded");
+    *message.mutable_admission() = ledger_->handle(command);
+  }
+  send(message);
+}
+
+void ControlThread::set_ledger(KvLedger* ledger) {
+  const std::lock_guard lock(ledger_mutex_);
+  ledger_ = ledger;
 }
 
 void ControlThread::fail(const std::string& what) {
@@ -207,7 +233,13 @@ void ControlThread::push(WorkerCommand command) {
 }
 
 void ControlThread::stop() {
-  stopping_.store(true, std::memory_order_release);
+  {
+    // Under the lock, or a wait for a state request could miss it.
+    const std::lock_guard lock(mutex_);
+    stopping_.store(true, std::memory_order_release);
+    state_requests_.clear();
+  }
+  queued_.notify_all();
   const std::lock_guard lock(hook_mutex_);
   if (stop_hook_) stop_hook_();
 }
@@ -217,6 +249,15 @@ WorkerCommand ControlThread::next() {
   queued_.wait(lock, [this] { return !commands_.empty(); });
   WorkerCommand command = std::move(commands_.front());
   commands_.pop_front();
+  return command;
+}
+
+std::optional<WorkerCommand> ControlThread::next_state_request() {
+  std::unique_lock lock(mutex_);
+  queued_.wait(lock, [this] { return !state_requests_.empty() || stopping(); });
+  if (state_requests_.empty()) return std::nullopt;
+  WorkerCommand command = std::move(state_requests_.front());
+  state_requests_.pop_front();
   return command;
 }
 

@@ -12,12 +12,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "control.pb.h"
 #include "shared/control/frame_channel.h"
 #include "shared/control/health_state.h"
+#include "stage_worker/kv_ledger.h"
 #include "stage_worker/options.h"
 
 namespace convoy {
@@ -31,7 +33,8 @@ struct WorkerCommand {
   std::vector<UniqueFd> descriptors;
 };
 
-/// Hello, GetHealth and refusals are answered here; everything else is queued for the main thread.
+/// Hello, GetHealth, admission and refusals are answered here; everything else is queued for the
+/// main thread.
 class ControlThread {
  public:
   /// Throws StartError when the socket to listen on cannot be made.
@@ -42,6 +45,9 @@ class ControlThread {
 
   /// Waits for the next command. Main thread.
   WorkerCommand next();
+  /// Waits for the request that belongs to a `save` entry of the ring; nullopt: stopping(). Main
+  /// thread.
+  std::optional<WorkerCommand> next_state_request();
   /// Sends to the current coordinator; without one it is dropped. Any thread.
   void send(const proto::FromWorker& message);
   /// Whether the main thread should leave what it is doing: the conversation ended, or a release or
@@ -50,6 +56,11 @@ class ControlThread {
   /// Called on the control thread whenever stopping() turns true; empty: nobody waits, and the old
   /// one does not run any more once this returns. Main thread.
   void set_stop_hook(std::function<void()> hook);
+  /// Answers admission commands from now on; null: they are refused, and the old ledger is not used
+  /// any more once this returns. Main thread.
+  void set_ledger(KvLedger* ledger);
+  /// The life that this conversation's ledger belongs to; differs between conversations.
+  uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
   /// Attached workers: everything of the last conversation is freed, the next coordinator may come.
   /// Main thread.
   void ready_for_next();
@@ -61,6 +72,7 @@ class ControlThread {
   void on_frame(const std::string& payload, std::vector<UniqueFd> descriptors);
   void on_closed(const std::string& reason);
   void fail(const std::string& what);
+  void answer_admission(const proto::AdmissionCommand& command);
   void push(WorkerCommand command);
   void stop();
   proto::FromWorker hello(bool busy) const;
@@ -77,11 +89,14 @@ class ControlThread {
   bool greeted_ = false;
   bool failed_ = false;     // the conversation is over, its end is on the way
   bool accepting_ = false;  // a wait on acceptor_ is pending
-  uint64_t incarnation_ = 0;
+  std::atomic<uint64_t> incarnation_{0};
 
   std::mutex mutex_;
   std::condition_variable queued_;
   std::deque<WorkerCommand> commands_;
+  std::deque<WorkerCommand> state_requests_;
+  std::mutex ledger_mutex_;  // held while the ledger answers
+  KvLedger* ledger_ = nullptr;
   std::mutex hook_mutex_;  // held while the hook runs
   std::function<void()> stop_hook_;
   std::atomic<bool> stopping_{false};

@@ -48,10 +48,48 @@ void check_load(const proto::LoadStage& message, const ModelConfig& config) {
   }
 }
 
+Status move_layers(StageExecutor& executor, Stream& stream, const Device& device,
+                   const proto::MoveState& request, const std::vector<UniqueFd>& descriptors,
+                   google::protobuf::RepeatedField<uint64_t>& hashes) {
+  const StageLimits& limits = executor.limits();
+  const auto tokens = request.tokens();
+  const auto layers = executor.layers();
+  const auto count = layers.end - layers.begin;
+  if (descriptors.size() != 1)
+    return Error{fmt::format("MoveState: {} descriptors, 1 expected", descriptors.size())};
+  if (tokens < 1 || tokens > static_cast<uint32_t>(limits.max_context_tokens) ||
+      request.pages_size() != (static_cast<int>(tokens) + kPageTokens - 1) / kPageTokens ||
+      request.state_slot() < 0 || request.state_slot() >= limits.state_slots() ||
+      (request.load() && request.hashes_size() != count)) {
+    return Error{fmt::format("MoveState: {} tokens, {} pages, slot {}, {} hashes", tokens,
+                             request.pages_size(), request.state_slot(), request.hashes_size())};
+  }
+  for (const int32_t page : request.pages()) {
+    if (page < 0 || page >= limits.page_groups)
+      return Error{fmt::format("MoveState: page group {} of {}", page, limits.page_groups)};
+  }
+  const std::vector<int32_t> pages(request.pages().begin(), request.pages().end());
+  const SequencePlace place{.pages = pages, .state_slot = request.state_slot(), .tokens = tokens};
+  StateLayout layout = state_layout(executor.config(), device.kind(), tokens);
+  if (!request.load()) {
+    const auto saved = executor.save_state(stream, place, descriptors.front().get(), layout);
+    if (!saved) return Error{saved.error()};
+    hashes.Add(saved.value().begin(), saved.value().end());
+    return {};
+  }
+  for (int i = 0; i < count; ++i)
+    layout.layers[static_cast<size_t>(layers.begin + i)].hash = request.hashes(i);
+  return executor.load_state(stream, place, descriptors.front().get(), layout);
+}
+
 }  // namespace
 
 Session::Session(const WorkerOptions& options, ControlThread& control, HealthState& health)
     : options_(options), control_(control), health_(health) {}
+
+Session::~Session() {
+  control_.set_ledger(nullptr);
+}
 
 SessionEnd Session::run() {
   for (;;) {
@@ -74,6 +112,8 @@ SessionEnd Session::run() {
           serve(command.message.open_links(), std::move(command.descriptors));
           break;
         case proto::ToWorker::kRelease: {
+          control_.set_ledger(nullptr);
+          ledger_.reset();
           executor_.reset();
           stream_.reset();
           device_.reset();
@@ -131,6 +171,9 @@ void Session::load(const proto::LoadStage& message) {
   executor_.emplace(*device_, *stream_, checkpoint, layers, limits_from(message.limits()),
                     progress);
   executor_->prepare(*stream_, message.cuda_graphs());
+  ledger_.emplace(control_.incarnation(), executor_->limits().page_groups,
+                  executor_->limits().lanes);
+  control_.set_ledger(&*ledger_);
   describe();
   health_.set_state(proto::StageHealth::READY);
   log(LogLevel::info, fmt::format("layers [{}, {}) loaded: {} bytes of weights", layers.begin,
@@ -191,14 +234,29 @@ void Session::serve(const proto::OpenLinks& message, std::vector<UniqueFd> descr
     if (!control_.stopping()) send_error(proto::StageError::LINK, connection.error());
     return;
   }
+  steps.set_state_mover([this] { move_state(); });
   proto::FromWorker opened;
   opened.mutable_links_opened()->set_outgoing_transport(
       link_transport_name(connection.value().transport));
   opened.mutable_links_opened()->set_outgoing_fallback(connection.value().fallback);
   control_.send(opened);
-  const Status status = steps.run(health_, hold_, [this] { return control_.stopping(); });
+  const Status status = steps.run(*ledger_, health_, hold_, [this] { return control_.stopping(); });
   control_.set_stop_hook({});
   if (!status && !control_.stopping()) send_error(proto::StageError::RING, status.error());
+}
+
+// What is wrong with a request is the request's: the stage goes on.
+void Session::move_state() {
+  const auto command = control_.next_state_request();
+  if (!command) return;
+  const proto::MoveState& request = command->message.move_state();
+  proto::FromWorker reply;
+  proto::StateMoved& moved = *reply.mutable_state_moved();
+  if (const Status status = move_layers(*executor_, *stream_, *device_, request,
+                                        command->descriptors, *moved.mutable_hashes());
+      !status)
+    moved.set_error(status.error());
+  control_.send(reply);
 }
 
 void Session::send_error(proto::StageError::Code code, const std::string& message) {

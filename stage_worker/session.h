@@ -11,6 +11,7 @@
 #include "shared/ipc/shared_region.h"
 #include "shared/stage/stage_executor.h"
 #include "stage_worker/control_thread.h"
+#include "stage_worker/kv_ledger.h"
 #include "stage_worker/options.h"
 
 namespace convoy {
@@ -21,6 +22,9 @@ enum class SessionEnd { conversation_ended, shutdown };
 class Session {
  public:
   Session(const WorkerOptions& options, ControlThread& control, HealthState& health);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
   /// Follows commands until the conversation ends or the process shall.
   SessionEnd run();
 
@@ -28,6 +32,7 @@ class Session {
   void load(const proto::LoadStage& message);
   void serve(const proto::OpenLinks& message, std::vector<UniqueFd> descriptors);
   void describe();
+  void move_state();
   void send_error(proto::StageError::Code code, const std::string& message);
 
   const WorkerOptions& options_;
@@ -40,6 +45,7 @@ class Session {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::optional<StageExecutor> executor_;
+  std::optional<KvLedger> ledger_;  // of the loaded stage
 };
 
 }  // namespace convoy

@@ -105,14 +105,18 @@ Result<LinkConnection> StepLoop::connect() {
   }
 }
 
-Status StepLoop::run(HealthState& health, HoldPoint& hold, const std::function<bool()>& stopping) {
+Status StepLoop::run(KvLedger& ledger, HealthState& health, HoldPoint& hold,
+                     const std::function<bool()>& stopping) {
   while (!stopping()) {
     auto next = ring_.wait_next(kRingPollMs);
     if (!next) return Error{next.error()};
     report(health);
     if (!next.value()) continue;
     const ConstStepEntry& entry = *next.value();
-    hold.reach(options_.rank, phase_of(entry.header->kind), health, stopping);
+    const StepKind kind = entry.header->kind;
+    if (step_runs_layers(kind)) hold.reach(options_.rank, phase_of(kind), health, stopping);
+    if (Status status = ledger.apply(entry); !status) return status;
+    health.set_page_groups_used(static_cast<uint64_t>(ledger.used()));
     if (Status status = execute(entry, health); !status) return stopping() ? Status() : status;
     // What the device needs of the entry was staged.
     ring_.release();
@@ -141,6 +145,7 @@ Status StepLoop::execute(const ConstStepEntry& entry, HealthState& health) {
   const std::span<const BlockTableDelta> deltas{entry.deltas, header.delta_count};
   if (!step_runs_layers(header.kind)) {
     executor_.update_tables(stream_, deltas);
+    if (header.kind == StepKind::save && move_state_) move_state_();
     return {};
   }
   if (header.kind == StepKind::verify)

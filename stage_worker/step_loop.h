@@ -16,6 +16,7 @@
 #include "shared/stage/link_layout.h"
 #include "shared/stage/stage_executor.h"
 #include "shared/stage/step_clock.h"
+#include "stage_worker/kv_ledger.h"
 
 namespace convoy {
 
@@ -41,8 +42,12 @@ class StepLoop {
   /// Settles both links with the stages beside this one, before run(). What the outgoing link
   /// became.
   Result<LinkConnection> connect();
-  /// Runs until `stopping` (then ok) or until ring or link contents are wrong.
-  Status run(HealthState& health, HoldPoint& hold, const std::function<bool()>& stopping);
+  /// Called at every `save` entry, in step order.
+  void set_state_mover(std::function<void()> move_state) { move_state_ = std::move(move_state); }
+  /// Runs until `stopping` (then ok) or until ring or link contents are wrong, or a step does not
+  /// agree with the ledger.
+  Status run(KvLedger& ledger, HealthState& health, HoldPoint& hold,
+             const std::function<bool()>& stopping);
   /// Lets a blocked run() look at `stopping`. Any thread, while run() may run.
   void release_waiters();
 
@@ -62,6 +67,7 @@ class StepLoop {
   StageLinkReceiver incoming_;
   StageLinkSender outgoing_;
   StepClock clock_;
+  std::function<void()> move_state_;
   WaiterRelease release_;  // goes before the links that it uses
   int in_flight_ = 0;      // steps that were enqueued and not reported
   std::deque<LinkExpectation> unchecked_;

@@ -108,6 +108,12 @@ void WorkerConnection::on_message(const proto::FromWorker& message) {
         status.health = message.health();
         ++status.health_answers;
       });
+    case FromWorker::kStateMoved:
+      return callbacks_.update(
+          rank_, [&](WorkerStatus& status) { status.state_moved = message.state_moved(); });
+    case FromWorker::kAdmission:
+      return callbacks_.update(
+          rank_, [&](WorkerStatus& status) { status.admission = message.admission(); });
     case FromWorker::kReleased:
       return phase(WorkerPhase::released);
     case FromWorker::kError: {
@@ -137,6 +143,7 @@ void WorkerConnection::on_hello(const proto::Hello& hello) {
   callbacks_.update(rank_, [&](WorkerStatus& status) {
     status.phase = WorkerPhase::greeted;
     status.pid = hello.pid();
+    status.incarnation = hello.incarnation();
   });
 }
 

@@ -36,6 +36,9 @@ struct WorkerStatus {
   std::optional<proto::LinksOpened> links;
   std::optional<proto::StageHealth> health;  ///< the last answer to GetHealth
   uint64_t health_answers = 0;
+  uint64_t incarnation = 0;
+  std::optional<proto::AdmissionAnswer> admission;  ///< the last one
+  std::optional<proto::StateMoved> state_moved;     ///< the answer to the last MoveState
 };
 
 /// Lives on the pool's io_context thread. Every change goes through `update`, which the pool runs

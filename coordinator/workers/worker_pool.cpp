@@ -35,6 +35,12 @@ void fill(proto::StageMemory& out, const StageMemory& in) {
   out.set_runtime_bytes(in.runtime_bytes);
 }
 
+void fill(proto::CapacityCurve& out, const CapacityCurve& in) {
+  out.set_pages_min(static_cast<uint32_t>(in.pages_min));
+  out.set_b_min(in.bytes_min);
+  out.set_step(in.bytes_per_page);
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(WorkerTimeouts timeouts)
@@ -166,6 +172,7 @@ void WorkerPool::begin_load(const StagePlan& plan, const WorkerSettings& setting
     load.mutable_plan()->set_layer_begin(static_cast<uint32_t>(stage.layers.begin));
     load.mutable_plan()->set_layer_end(static_cast<uint32_t>(stage.layers.end));
     fill(*load.mutable_plan()->mutable_memory(), stage.memory);
+    fill(*load.mutable_plan()->mutable_capacity(), stage.capacity);
     load.mutable_limits()->set_max_context_tokens(
         static_cast<uint32_t>(plan.limits.max_context_tokens));
     load.mutable_limits()->set_prefill_chunk_tokens(
@@ -220,6 +227,61 @@ std::vector<std::optional<proto::StageHealth>> WorkerPool::ask_health(int timeou
   for (size_t i = 0; i < status_.size(); ++i) {
     answers.push_back(status_[i].health_answers > before[i] ? status_[i].health : std::nullopt);
   }
+  return answers;
+}
+
+void WorkerPool::request_state(const std::vector<proto::MoveState>& requests, int fd) {
+  CONVOY_CHECK_OP(requests.size(), ==, workers_.size());
+  {
+    const std::lock_guard lock(mutex_);
+    for (WorkerStatus& s : status_) s.state_moved.reset();
+  }
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    proto::ToWorker message;
+    *message.mutable_move_state() = requests[i];
+    workers_[i]->send(message, {fd});
+  }
+}
+
+std::vector<proto::StateMoved> WorkerPool::wait_state_moved() {
+  wait_all([](const WorkerStatus& s) { return s.state_moved.has_value(); }, -1, "move a state");
+  std::vector<proto::StateMoved> answers;
+  for (const WorkerStatus& s : status()) answers.push_back(*s.state_moved);
+  return answers;
+}
+
+Result<std::vector<proto::AdmissionAnswer>> WorkerPool::exchange(
+    const std::vector<const proto::AdmissionCommand*>& commands) {
+  CONVOY_CHECK_OP(commands.size(), ==, workers_.size());
+  {
+    const std::lock_guard lock(mutex_);
+    for (WorkerStatus& s : status_) s.admission.reset();
+  }
+  for (size_t i = 0; i < commands.size(); ++i) {
+    if (commands[i] == nullptr) continue;
+    proto::ToWorker message;
+    *message.mutable_admission() = *commands[i];
+    workers_[i]->send(message);
+  }
+  std::unique_lock lock(mutex_);
+  const auto late = [&] {
+    size_t i = 0;
+    while (i < commands.size() && (commands[i] == nullptr || status_[i].admission)) ++i;
+    return i;
+  };
+  const bool told = changed_.wait_for(lock, std::chrono::milliseconds(timeouts_.admission_ms), [&] {
+    return failure_ || cancelled() != 0 || late() == commands.size();
+  });
+  if (failure_) return Error{failure_->message};
+  if (cancelled() != 0) return Error{"cancelled"};
+  if (!told) {
+    return Error{fmt::format("stage {} (pid {}) did not answer an admission command within {} s",
+                             workers_[late()]->rank().value, status_[late()].pid,
+                             timeouts_.admission_ms / 1000.0)};
+  }
+  std::vector<proto::AdmissionAnswer> answers;
+  for (const WorkerStatus& s : status_)
+    answers.push_back(s.admission.value_or(proto::AdmissionAnswer()));
   return answers;
 }
 

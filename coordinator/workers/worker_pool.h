@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/result.h"
 #include "coordinator/workers/worker_connection.h"
 #include "shared/model/checkpoint.h"
 #include "shared/plan/stage_plan.h"
@@ -46,6 +47,7 @@ class Cancelled : public FatalError {
 struct WorkerTimeouts {
   int hello_ms = 10'000;
   int links_ms = 30'000;
+  int admission_ms = 30'000;
 };
 
 /// One control thread runs every conversation and the signals; all members are called on the main
@@ -85,6 +87,15 @@ class WorkerPool {
                   const std::function<void()>& connect_own);
   /// Asks every worker how it is; who does not answer within `timeout_ms` is left out.
   std::vector<std::optional<proto::StageHealth>> ask_health(int timeout_ms);
+  /// Asks each worker to move its part of a sequence's state, at the next `save` entry of its ring.
+  /// `requests` by rank - 1.
+  void request_state(const std::vector<proto::MoveState>& requests, int fd);
+  /// Waits for the answers to that, by rank - 1. Throws FatalError when a stage is lost.
+  std::vector<proto::StateMoved> wait_state_moved();
+  /// Sends each worker its command (by rank - 1, null: none) and waits for its answer. Error: a
+  /// worker was lost, the run was cancelled, or one did not answer within its time.
+  Result<std::vector<proto::AdmissionAnswer>> exchange(
+      const std::vector<const proto::AdmissionCommand*>& commands);
   /// Ends every worker in order: attached ones are released; spawned ones get Shutdown (2 s),
   /// SIGTERM (1 s), SIGKILL.
   void end();

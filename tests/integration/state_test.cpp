@@ -1,0 +1,135 @@
+// A sequence saved by one run and continued by another, over other splits.
+#include <fstream>
+
+#include "tests/integration/convoy_test.h"
+
+namespace convoy::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class StateTest : public ConvoyTest {
+ protected:
+  fs::path state() const { return scratch.path() / "story.state"; }
+
+  std::vector<int> ids_of(Words words) const {
+    words.insert(words.end(), {"--json", "--quiet", "--ignore-eos"});
+    return to_ids(json_of(run(generate(std::move(words)))).at("token_ids"));
+  }
+  /// Saves after `tokens` tokens on `devices`.
+  std::vector<int> save(const std::string& devices, int tokens, const Words& how = {}) const {
+    Words words{"--devices",    devices,          "-n", std::to_string(tokens),
+                "--save-state", state().native(), "-p", kPrompt};
+    words.insert(words.end(), how.begin(), how.end());
+    return ids_of(words);
+  }
+  std::vector<int> go_on(const Words& where, int tokens, const Words& how = {}) const {
+    Words words{"-n", std::to_string(tokens), "--load-state", state().native()};
+    words.insert(words.end(), where.begin(), where.end());
+    words.insert(words.end(), how.begin(), how.end());
+    return ids_of(words);
+  }
+  Ended refused(Words words) const {
+    words.insert(words.end(), {"--quiet", "-n", "3"});
+    return run(generate(std::move(words)));
+  }
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(scratch.path())) {
+      if (entry.is_regular_file()) names.push_back(entry.path().filename().native());
+    }
+    return names;
+  }
+};
+
+std::vector<int> joined(std::vector<int> first, const std::vector<int>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+TEST_F(StateTest, GoesOnOverEverySplitWithTheTokensOfOneRun) {
+  // 4 prompt tokens and 90 more: a page is crossed before and after the save.
+  const std::vector<int> whole = ids_of({"--devices", "cpu", "-n", "90", "-p", kPrompt});
+  const std::vector<int> begun = save("cpu,cpu,cpu", 70);
+  for (const Words& where :
+       {Words{"--devices", "cpu"}, Words{"--devices", "cpu,cpu", "--stage-layers", "9,3"},
+        Words{"--devices", cpus(12)}}) {
+    EXPECT_EQ(joined(begun, go_on(where, 20)), whole) << where[1];
+  }
+}
+
+TEST_F(StateTest, DrawsAndPenaltiesGoOnToo) {
+  const Words how{"--temperature",      "0.9", "--seed", "11", "--top-k", "40",
+                  "--presence-penalty", "0.5"};
+  Words words{"--devices", "cpu", "-n", "40", "-p", kPrompt};
+  words.insert(words.end(), how.begin(), how.end());
+  const std::vector<int> whole = ids_of(words);
+  const std::vector<int> begun = save("cpu", 13, how);
+  EXPECT_EQ(joined(begun, go_on({"--devices", "cpu,cpu"}, 27, how)), whole);
+}
+
+TEST_F(StateTest, AStateOfAStateIsAsGood) {
+  const std::vector<int> whole = ids_of({"--devices", "cpu", "-n", "30", "-p", kPrompt});
+  std::vector<int> ids = save("cpu", 10);
+  for (const char* devices : {"cpu,cpu", "cpu,cpu,cpu"})
+    ids = joined(ids, go_on({"--devices", devices, "--save-state", state().native()}, 10));
+  EXPECT_EQ(ids, whole);
+}
+
+TEST_F(StateTest, ShowSaysWhatItHolds) {
+  const std::vector<int> begun = save("cpu,cpu", 10);
+  const Ended shown = run(
+      {convoy({}).program, {"state", "show", state().native(), "--json"}, {}, std::nullopt, -1});
+  EXPECT_EXIT_CODE(shown, 0);
+  const json::object object = json::parse(shown.out).as_object();
+  EXPECT_EQ(object.at("prompt_tokens").to_number<int>(), 4);
+  EXPECT_EQ(object.at("tokens").to_number<int>(), 4 + 9);
+  EXPECT_EQ(to_ids(object.at("token_ids")).back(), begun.back());
+  EXPECT_EQ(object.at("devices").as_string(), "cpu");
+}
+
+TEST_F(StateTest, ADamagedFileIsRefusedByName) {
+  save("cpu,cpu", 10);
+  const auto whole = fs::file_size(state());
+  // A byte near the end: of the last stage's layers.
+  {
+    std::fstream file(state(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(whole - 10));
+    file.put('x');
+  }
+  const Ended altered = refused({"--devices", "cpu,cpu", "--load-state", state().native()});
+  EXPECT_EXIT_CODE(altered, 1);
+  EXPECT_THAT(error_line(altered.err), HasSubstr(state().native() + ": stage 1: layer 11"));
+  fs::resize_file(state(), whole - 1);
+  const Ended cut = refused({"--devices", "cpu", "--load-state", state().native()});
+  EXPECT_EXIT_CODE(cut, 1);
+  EXPECT_THAT(error_line(cut.err), HasSubstr("was cut or added to"));
+}
+
+TEST_F(StateTest, AnotherModelIsRefusedByName) {
+  save("cpu", 5);
+  const Ended other =
+      refused({"--devices", "cpu", "--load-format", "dummy", "--load-state", state().native()});
+  EXPECT_EXIT_CODE(other, 1);
+  EXPECT_THAT(error_line(other.err),
+              HasSubstr(state().native() + ": was saved with another model"));
+}
+
+TEST_F(StateTest, WhatCannotBeIsRefusedWithTheRightCode) {
+  save("cpu", 70);
+  EXPECT_EXIT_CODE(refused({"--devices", "cpu", "--load-state", state().native(), "-p", "more"}),
+                   2);
+  const Ended small = refused({"--devices", "cpu", "--load-state", state().native(), "-c", "64"});
+  EXPECT_EXIT_CODE(small, 4);
+  EXPECT_THAT(error_line(small.err), HasSubstr("has 74 tokens, the context holds 64"));
+  EXPECT_EXIT_CODE(refused({"--devices", "cpu", "--load-state", "/nowhere"}), 1);
+  const Ended unwritable =
+      refused({"--devices", "cpu,cpu", "-p", kPrompt, "--save-state", "/nowhere/story.state"});
+  EXPECT_EXIT_CODE(unwritable, 1);
+  EXPECT_THAT(error_line(unwritable.err), HasSubstr("/nowhere/story.state: cannot be written"));
+  EXPECT_EQ(files(), std::vector<std::string>{"story.state"}) << "nothing half-written";
+}
+
+}  // namespace
+}  // namespace convoy::testing
