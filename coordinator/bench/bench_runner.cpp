@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/exit_code.h"
 #include "shared/plan/weight_table.h"
 #include "shared/stage/list_devices.h"
 
@@ -55,7 +56,7 @@ std::vector<BenchStage> stages_of(const ModelConfig& config, const StagePlan& pl
 
 // The sequences of one round, ready to decode.
 struct Lanes {
-  std::vector<std::unique_ptr<Sequence>> owned;
+  std::vector<AdmittedSequence> owned;
   std::vector<Sequence*> columns;
   std::vector<int32_t> next;
 };
@@ -66,10 +67,12 @@ class Rounds {
   Rounds(EngineRun& run, int vocab_size) : run_(run), vocab_size_(vocab_size) {}
 
   void run(int prompt_tokens, int decode_tokens, bool counts) {
-    Lanes lanes = start(prompt_tokens, counts);
-    if (decode_tokens == 0) return;
-    const double seconds = decode(lanes, decode_tokens);
-    if (counts) step_ms.push_back(seconds * 1e3 / decode_tokens);
+    Lanes lanes = start(prompt_tokens, decode_tokens, counts);
+    if (decode_tokens > 0) {
+      const double seconds = decode(lanes, decode_tokens);
+      if (counts) step_ms.push_back(seconds * 1e3 / decode_tokens);
+    }
+    end(lanes);
   }
 
   // What no stage computed for, spread over the ways from stage to stage and back: a decode step
@@ -79,24 +82,27 @@ class Rounds {
     const auto stages = static_cast<double>(run_.plan().stages.size());
     const int steps = decode_tokens - kSettlingSteps;
     if (stages < 2 || steps < kSettlingSteps) return std::nullopt;
-    Lanes lanes = start(prompt_tokens, false);
+    Lanes lanes = start(prompt_tokens, decode_tokens, false);
     decode(lanes, kSettlingSteps);
     const double before = busy_seconds();
     const double seconds = decode(lanes, steps);
     const double waited = seconds - (busy_seconds() - before);
+    end(lanes);
     return waited / (steps * stages) * 1e6;
   }
 
   std::vector<double> prefill_s, step_ms;
 
  private:
-  Lanes start(int prompt_tokens, bool counts) {
+  Lanes start(int prompt_tokens, int decode_tokens, bool counts) {
     Lanes lanes;
-    const StageLimits& limits = run_.plan().limits;
-    for (int lane = 0; lane < limits.lanes; ++lane) {
-      lanes.owned.push_back(
-          std::make_unique<Sequence>(run_.engine().pages(), lane, limits.max_context_tokens));
-      lanes.columns.push_back(lanes.owned.back().get());
+    for (int lane = 0; lane < run_.plan().limits.lanes; ++lane) {
+      auto admitted = run_.sequences().admit(lane, prompt_tokens + decode_tokens);
+      if (!admitted) give_up(admitted.error());
+      if (admitted.value().refusal)
+        throw FatalError(ExitCode::request_refused, admitted.value().refusal->message());
+      lanes.owned.push_back(std::move(admitted).value());
+      lanes.columns.push_back(lanes.owned.back().sequence.get());
       const std::vector<int32_t> prompt = random_prompt(prompt_tokens, lane);
       const auto begin = Clock::now();
       const auto first = run_.engine().prefill(*lanes.columns.back(), prompt);
@@ -113,6 +119,12 @@ class Rounds {
       if (!status) give_up(status.error());
     }
     return seconds_since(begin);
+  }
+  void end(Lanes& lanes) {
+    for (AdmittedSequence& admitted : lanes.owned) {
+      if (const Status status = run_.sequences().retire(std::move(admitted)); !status)
+        give_up(status.error());
+    }
   }
   double busy_seconds() {
     double seconds = 0;

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <filesystem>
@@ -16,8 +18,11 @@
 #include "coordinator/cli/sampling_flags.h"
 #include "coordinator/console/end_by_signal.h"
 #include "coordinator/console/output.h"
+#include "coordinator/generate/batch.h"
 #include "coordinator/generate/generation.h"
 #include "coordinator/version.h"
+#include "shared/state/model_fingerprint.h"
+#include "shared/state/state_file.h"
 
 namespace convoy {
 namespace {
@@ -40,7 +45,13 @@ struct GenerateFlags {
   bool json = false;
   bool quiet = false;
   double pace = 0;
+  int parallel = 0;
+  std::string save_state;
+  std::string load_state;
 };
+
+// Ends each answer of a batch, on a line of its own.
+constexpr const char* kAnswerEnd = "\n\f\n";
 
 std::string read_input(const std::string& flag, const std::string& path) {
   if (path == "-")
@@ -53,6 +64,17 @@ std::string read_input(const std::string& flag, const std::string& path) {
   if (in) text << in.rdbuf();
   if (!in || in.bad()) throw UsageError(fmt::format("{} {}: cannot be read", flag, path));
   return std::move(text).str();
+}
+
+// One prompt per line; the last line may lack its end. A line ends with \n or \r\n.
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    lines.push_back(std::move(line));
+  }
+  return lines;
 }
 
 std::vector<int32_t> parse_ids(const std::string& text) {
@@ -113,8 +135,24 @@ class GenerateCommand : public Command {
     app->add_flag("--json", flags_.json,
                   "Print one JSON object at the end instead of streaming text");
     app->add_flag("--quiet", flags_.quiet, "No progress and no summary");
-    app->add_option("--pace", flags_.pace, "Show at most this many tokens per second, for watching")
-        ->check(CLI::Range(0.01, 1e6));
+    pace_ = app->add_option("--pace", flags_.pace,
+                            "Show at most this many tokens per second, for watching")
+                ->check(CLI::Range(0.01, 1e6));
+    parallel_ = app->add_option("--parallel", flags_.parallel,
+                                "Every line of --prompt-file or stdin is a prompt, and this many "
+                                "are answered at a time; answers come in the order of the lines")
+                    ->check(CLI::Range(1, kMaxLanes));
+    twins.add(parallel_, "PARALLEL");
+    save_state_ = app->add_option("--save-state", flags_.save_state,
+                                  "Save the sequence after the last token, to go on with later")
+                      ->excludes(parallel_);
+    load_state_ = app->add_option("--load-state", flags_.load_state,
+                                  "Go on where a saved sequence ended, over any split")
+                      ->excludes(prompt)
+                      ->excludes(file_)
+                      ->excludes(ids_)
+                      ->excludes(messages_)
+                      ->excludes(parallel_);
     add_plan_options(*app, twins, flags_.engine);
     add_run_options(*app, twins, flags_.engine);
     flags_.sampling.add_to(*app);
@@ -123,16 +161,19 @@ class GenerateCommand : public Command {
   bool json() const override { return flags_.json; }
 
   int run() override {
-    const RunOptions options = resolve(flags_.engine, twins);
-    const std::string prompt = ids_->count() + messages_->count() > 0 ? "" : prompt_text();
+    RunOptions options = resolve(flags_.engine, twins);
+    if (parallel_->count() > 0) return run_batch(options);
+    const bool needs_text = ids_->count() + messages_->count() + load_state_->count() == 0;
+    const std::string prompt = needs_text ? prompt_text() : "";
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const Tokenizer tokenizer = load_tokenizer(options, "generate");
-    const GenerationRequest request = make_request(prompt, tokenizer, checkpoint);
-    check_request(request, checkpoint.config(),
-                  plan_run(checkpoint.config(), options).limits.max_context_tokens);
+    GenerationRequest request = common_request(checkpoint);
+    const StagePlan plan = plan_run(checkpoint.config(), options);
+    if (save_state_->count() + load_state_->count() > 0) take_state(request, checkpoint, plan);
+    if (load_state_->count() == 0) take_prompt(request, prompt, tokenizer, checkpoint);
+    check_request(request, checkpoint.config(), plan.limits.max_context_tokens);
 
-    ProgressDisplay display(flags_.quiet ? ProgressDisplay::Mode::silent
-                                         : ProgressDisplay::Mode::automatic);
+    ProgressDisplay display(progress_mode());
     int signal_to_raise = 0;
     {
       EngineRun run(options, checkpoint, tokenizer.vocab_size(), display);
@@ -156,9 +197,129 @@ class GenerateCommand : public Command {
     throw UsageError("no prompt: give --prompt, --prompt-file or --prompt-ids, or pipe text in");
   }
 
-  GenerationRequest make_request(const std::string& prompt, const Tokenizer& tokenizer,
-                                 const Checkpoint& checkpoint) const {
+  void take_state(GenerationRequest& request, const Checkpoint& checkpoint,
+                  const StagePlan& plan) const {
+    request.save_state = flags_.save_state;
+    request.model = model_fingerprint(checkpoint);
+    if (load_state_->count() == 0) return;
+    request.loaded_state = std::make_shared<StateFileReader>(
+        flags_.load_state, checkpoint.config(), plan.stages.front().device.kind, request.model);
+    const StateDescription& state = request.loaded_state->description();
+    const auto prompt_end = state.ids.begin() + static_cast<ptrdiff_t>(state.prompt_tokens);
+    request.prompt_ids.assign(state.ids.begin(), prompt_end);
+    request.continued_ids.assign(prompt_end, state.ids.end());
+    if (state.ids.size() > static_cast<size_t>(plan.limits.max_context_tokens)) {
+      throw FatalError(
+          ExitCode::request_refused,
+          fmt::format("state {} has {} tokens, the context holds {}; raise "
+                      "--max-context",
+                      flags_.load_state, state.ids.size(), plan.limits.max_context_tokens));
+    }
+  }
+
+  ProgressDisplay::Mode progress_mode() const {
+    return flags_.quiet ? ProgressDisplay::Mode::silent : ProgressDisplay::Mode::automatic;
+  }
+
+  int run_batch(RunOptions& options) const {
+    const std::string source = twins.source_of("--parallel");
+    if (prompt_->count() + ids_->count() + messages_->count() > 0) {
+      throw UsageError(fmt::format(
+          "{} takes its prompts from --prompt-file or stdin, one a line, and from nothing else",
+          source));
+    }
+    for (const CLI::Option* option : {pace_, save_state_, load_state_}) {
+      if (option->count() > 0)
+        throw UsageError(fmt::format("{} has no {}", source, option->get_name()));
+    }
+    const std::vector<std::string> lines = split_lines(prompt_text());
+    if (lines.empty())
+      throw FatalError(ExitCode::request_refused, fmt::format("{}: there is no prompt", source));
+    options.lanes = static_cast<int>(std::min(static_cast<size_t>(flags_.parallel), lines.size()));
+    const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
+    const Tokenizer tokenizer = load_tokenizer(options, "generate");
+    const std::vector<BatchPrompt> prompts =
+        batch_prompts(lines, tokenizer, checkpoint,
+                      plan_run(checkpoint.config(), options).limits.max_context_tokens);
+
+    if (std::all_of(prompts.begin(), prompts.end(),
+                    [](const BatchPrompt& prompt) { return !prompt.refusal.empty(); }))
+      return refuse_all(prompts, options);
+
+    ProgressDisplay display(progress_mode());
+    int signal_to_raise = 0;
+    int refused = 0;
+    {
+      EngineRun run(options, checkpoint, tokenizer.vocab_size(), display);
+      bool reader_gone = false;
+      const BatchCounts counts =
+          generate_batch(run, tokenizer, prompts, [&](size_t index, const BatchAnswer& answer) {
+            return !(reader_gone = !show_answer(index, answer, prompts[index], options));
+          });
+      refused = counts.refused;
+      if (!flags_.quiet) fmt::print(stderr, "{}", batch_summary(counts, run, run.stage_reports()));
+      signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
+    }
+    if (signal_to_raise != 0) end_by_signal(signal_to_raise);
+    return static_cast<int>(refused > 0 ? ExitCode::request_refused : ExitCode::done);
+  }
+
+  std::vector<BatchPrompt> batch_prompts(const std::vector<std::string>& lines,
+                                         const Tokenizer& tokenizer, const Checkpoint& checkpoint,
+                                         int max_context_tokens) const {
+    const GenerationRequest common = common_request(checkpoint);
+    std::vector<BatchPrompt> prompts;
+    for (const std::string& line : lines) {
+      BatchPrompt& prompt = prompts.emplace_back(BatchPrompt{common, ""});
+      try {
+        take_prompt(prompt.request, line, tokenizer, checkpoint);
+        check_request(prompt.request, checkpoint.config(), max_context_tokens);
+      } catch (const FatalError& error) {
+        if (error.code() != ExitCode::request_refused) throw;
+        prompt.refusal = error.what();
+      }
+    }
+    return prompts;
+  }
+
+  // Nothing is loaded for a batch in which nothing can run.
+  int refuse_all(const std::vector<BatchPrompt>& prompts, const RunOptions& options) const {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      if (!show_answer(i, {{}, prompts[i].refusal}, prompts[i], options)) end_by_signal(SIGPIPE);
+    }
+    return static_cast<int>(ExitCode::request_refused);
+  }
+
+  // False when nobody reads stdout any more.
+  bool show_answer(size_t index, const BatchAnswer& answer, const BatchPrompt& prompt,
+                   const RunOptions& options) const {
+    if (!answer.refusal.empty())
+      fmt::print(stderr, "convoy: line {}: {}\n", index + 1, answer.refusal);
+    std::string text;
+    if (flags_.json) {
+      text = batch_answer_json(index + 1, answer, prompt, options) + "\n";
+    } else if (flags_.print_token_ids) {
+      text = fmt::format("{}{}", fmt::join(answer.result.token_ids, "\n"), kAnswerEnd);
+    } else {
+      text = answer.result.text + kAnswerEnd;
+    }
+    return write_stdout(text) == WriteResult::written;
+  }
+
+  // What every prompt of the command line has in common.
+  GenerationRequest common_request(const Checkpoint& checkpoint) const {
     GenerationRequest request;
+    if (flags_.max_tokens >= 0) request.max_tokens = flags_.max_tokens;
+    request.stop_strings = flags_.stop;
+    if (!flags_.ignore_eos) request.stop_ids = checkpoint.config().stop_token_ids;
+    request.sampling = flags_.sampling.resolve(checkpoint.directory());
+    if (logprobs_->count() > 0) request.top_logprobs = flags_.logprobs;
+    request.pace_tokens_per_s = flags_.pace;
+    return request;
+  }
+
+  void take_prompt(GenerationRequest& request, const std::string& prompt,
+                   const Tokenizer& tokenizer, const Checkpoint& checkpoint) const {
     if (ids_->count() > 0) {
       request.prompt_ids = parse_ids(flags_.prompt_ids);
     } else if (messages_->count() > 0) {
@@ -168,13 +329,6 @@ class GenerateCommand : public Command {
       if (!ids) throw FatalError(ExitCode::request_refused, fmt::format("prompt: {}", ids.error()));
       request.prompt_ids = std::move(ids).value();
     }
-    if (flags_.max_tokens >= 0) request.max_tokens = flags_.max_tokens;
-    request.stop_strings = flags_.stop;
-    if (!flags_.ignore_eos) request.stop_ids = checkpoint.config().stop_token_ids;
-    request.sampling = flags_.sampling.resolve(checkpoint.directory());
-    if (logprobs_->count() > 0) request.top_logprobs = flags_.logprobs;
-    request.pace_tokens_per_s = flags_.pace;
-    return request;
   }
 
   void apply_messages(GenerationRequest& request, const Tokenizer& tokenizer,
@@ -221,6 +375,10 @@ class GenerateCommand : public Command {
   CLI::Option* ids_;
   CLI::Option* messages_;
   CLI::Option* logprobs_;
+  CLI::Option* pace_;
+  CLI::Option* parallel_;
+  CLI::Option* save_state_;
+  CLI::Option* load_state_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <cmath>
 
+#include "base/exit_code.h"
 #include "coordinator/console/table.h"
 #include "coordinator/version.h"
 
@@ -53,8 +54,39 @@ double per_second(int count, double seconds) {
   return seconds > 0 ? count / seconds : 0;
 }
 
+// What a single answer and a line of a batch have in common.
+json::object answer_json(const GenerationResult& result, const GenerationRequest& request,
+                         const RunOptions& options) {
+  json::object object{
+      {"schema", 1},
+      {"version", kVersion},
+      {"model", options.model_directory.native()},
+      {"text", result.text},
+      {"reasoning", result.reasoning},
+      {"token_ids", json::array(result.token_ids.begin(), result.token_ids.end())},
+      {"prompt_tokens", result.prompt_tokens},
+      {"completion_tokens", result.token_ids.size()},
+      {"finish_reason", finish_reason_name(result.finish_reason)},
+      {"stop_id", result.stop_id ? json::value(*result.stop_id) : json::value(nullptr)},
+      {"sampling", sampling_json(request.sampling)}};
+  if (request.top_logprobs) object["logprobs"] = logprobs_json(result.logprobs);
+  return object;
+}
+
 std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.0f}%", 100 * part / whole) : "-";
+}
+
+std::string stage_table(const std::vector<StageReport>& stages, double seconds) {
+  std::vector<std::vector<std::string>> rows{
+      {"stage", "pid", "device", "layers", "weights", "kv", "busy", "waiting"}};
+  for (const StageReport& s : stages) {
+    rows.push_back({std::to_string(s.rank), std::to_string(s.pid), s.device,
+                    fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
+                    format_bytes(s.weight_bytes), format_bytes(s.kv_bytes),
+                    percent(s.busy_s, seconds), percent(s.wait_s, seconds)});
+  }
+  return format_table(rows, {2});
 }
 
 }  // namespace
@@ -73,26 +105,13 @@ std::string generation_json(const GenerationResult& result, const GenerationRequ
                           {"busy_s", s.busy_s},
                           {"wait_s", s.wait_s}});
   }
-  json::object object{
-      {"schema", 1},
-      {"version", kVersion},
-      {"model", options.model_directory.native()},
-      {"text", result.text},
-      {"reasoning", result.reasoning},
-      {"token_ids", json::array(result.token_ids.begin(), result.token_ids.end())},
-      {"prompt_tokens", result.prompt_tokens},
-      {"completion_tokens", result.token_ids.size()},
-      {"finish_reason", finish_reason_name(result.finish_reason)},
-      {"stop_id", result.stop_id ? json::value(*result.stop_id) : json::value(nullptr)},
-      {"sampling", sampling_json(request.sampling)},
-      {"timings",
-       {{"load_s", run.load_seconds()},
-        {"prefill_s", result.prefill_s},
-        {"decode_s", result.decode_s},
-        {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
-        {"decode_tok_s", per_second(result.decode_steps, result.decode_s)}}},
-      {"stages", stage_list}};
-  if (request.top_logprobs) object["logprobs"] = logprobs_json(result.logprobs);
+  json::object object = answer_json(result, request, options);
+  object["timings"] = {{"load_s", run.load_seconds()},
+                       {"prefill_s", result.prefill_s},
+                       {"decode_s", result.decode_s},
+                       {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
+                       {"decode_tok_s", per_second(result.decode_steps, result.decode_s)}};
+  object["stages"] = stage_list;
   if (request.pace_tokens_per_s > 0) object["pace_tok_s"] = request.pace_tokens_per_s;
   return json::serialize(object);
 }
@@ -107,16 +126,37 @@ std::string generation_summary(const GenerationResult& result, const GenerationR
       result.token_ids.size(), per_second(result.decode_steps, result.decode_s),
       pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",
       finish_reason_name(result.finish_reason), run.load_seconds());
-  std::vector<std::vector<std::string>> rows{
-      {"stage", "pid", "device", "layers", "weights", "kv", "busy", "waiting"}};
-  const double total = result.prefill_s + result.decode_s;
-  for (const StageReport& s : stages) {
-    rows.push_back({std::to_string(s.rank), std::to_string(s.pid), s.device,
-                    fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
-                    format_bytes(s.weight_bytes), format_bytes(s.kv_bytes),
-                    percent(s.busy_s, total), percent(s.wait_s, total)});
+  return text + stage_table(stages, result.prefill_s + result.decode_s);
+}
+
+std::string batch_answer_json(size_t line, const BatchAnswer& answer, const BatchPrompt& prompt,
+                              const RunOptions& options) {
+  if (!answer.refusal.empty()) {
+    return json::serialize(json::object{
+        {"line", line},
+        {"error",
+         {{"code", exit_code_name(ExitCode::request_refused)}, {"message", answer.refusal}}}});
   }
-  return text + format_table(rows, {2});
+  json::object object;
+  object["line"] = line;
+  for (const auto& [key, value] : answer_json(answer.result, prompt.request, options))
+    object[key] = value;
+  object["timings"] = {{"prefill_s", answer.result.prefill_s},
+                       {"decode_s", answer.result.decode_s}};
+  return json::serialize(object);
+}
+
+std::string batch_summary(const BatchCounts& counts, const EngineRun& run,
+                          const std::vector<StageReport>& stages) {
+  const double seconds = counts.prefill_s + counts.decode_s;
+  std::string text = fmt::format(
+      "\n{} answered, {} refused, {} cancelled; prompts: {} tokens, {:.1f} tok/s; answers: {} "
+      "tokens in {} steps, {:.1f} tok/s overall; loaded in {:.2f} s\n",
+      counts.answered, counts.refused, counts.cancelled, counts.prompt_tokens,
+      counts.prefill_s > 0 ? static_cast<double>(counts.prompt_tokens) / counts.prefill_s : 0,
+      counts.answer_tokens, counts.steps,
+      seconds > 0 ? static_cast<double>(counts.answer_tokens) / seconds : 0, run.load_seconds());
+  return text + stage_table(stages, seconds);
 }
 
 }  // namespace convoy

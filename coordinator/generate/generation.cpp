@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/exit_code.h"
-#include "coordinator/sampling/sampler.h"
+#include "coordinator/generate/answer.h"
 #include "coordinator/text/text_stream.h"
 
 namespace convoy {
@@ -67,67 +67,89 @@ void check_request(const GenerationRequest& request, const ModelConfig& config,
     refuse(status.error());
 }
 
+int positions_of(const GenerationRequest& request, int max_sequence_tokens) {
+  if (!request.max_tokens) return max_sequence_tokens;
+  const int64_t wanted = static_cast<int64_t>(request.prompt_ids.size()) +
+                         static_cast<int64_t>(request.continued_ids.size()) + *request.max_tokens -
+                         1;
+  return static_cast<int>(std::min<int64_t>(wanted, max_sequence_tokens));
+}
+
 namespace {
 
 // One generation: the state that its loop carries.
 class Generation {
  public:
-  Generation(EngineRun& run, const Tokenizer& tokenizer, const GenerationRequest& request,
-             const TokenSink& sink)
+  Generation(EngineRun& run, Sequence& sequence, const Tokenizer& tokenizer,
+             const GenerationRequest& request, const TokenSink& sink)
       : run_(run),
         request_(request),
         sink_(sink),
-        max_tokens_(request.max_tokens ? static_cast<size_t>(*request.max_tokens) : SIZE_MAX),
-        valid_vocab_(std::min(tokenizer.vocab_size(), run.engine().vocab_size())),
-        sequence_(run.engine().pages(), 0, run.plan().limits.max_context_tokens),
-        stream_(tokenizer, request.stop_strings, request.reasoning) {
-    const SamplingOptions& sampling = request.sampling;
-    const bool plain = sampling.is_greedy() && sampling.logit_bias.empty() &&
-                       sampling.presence_penalty == 0 && sampling.frequency_penalty == 0 &&
-                       sampling.repetition_penalty == 1;
-    if (!plain) {
-      sampler_.emplace(sampling, valid_vocab_);
-      sampler_->observe_prompt(request.prompt_ids);
-    }
-    if (!plain || request.top_logprobs)
-      logits_.resize(static_cast<size_t>(run.engine().vocab_size()));
-    result_.prompt_tokens = static_cast<int>(request.prompt_ids.size());
+        pace_tokens_per_s_(request.pace_tokens_per_s),
+        sequence_(sequence),
+        answer_(tokenizer, request, run.engine().vocab_size()) {
+    if (answer_.needs_logits()) logits_.resize(static_cast<size_t>(run.engine().vocab_size()));
   }
 
   GenerationResult run() {
-    if (max_tokens_ == 0) return std::move(result_);
     const auto prefill_begin = Clock::now();
-    const auto first = run_.engine().prefill(sequence_, request_.prompt_ids);
-    result_.prefill_s = seconds_since(prefill_begin);
+    const auto first = begin();
+    answer_.result().prefill_s = seconds_since(prefill_begin);
     if (!first) return end_by_error(first.error());
     const auto decode_begin = Clock::now();
-    if (!sampler_ && logits_.empty() && run_.engine().runs_ahead())
+    // What runs ahead goes past the place where the state is saved.
+    if (logits_.empty() && run_.engine().runs_ahead() && request_.save_state.empty())
       return run_ahead(first.value(), decode_begin);
     for (int32_t next = choose(first.value());;) {
-      if (const auto reason = accept(next, decode_begin)) return finish(*reason);
+      if (const auto reason = accept(next, decode_begin)) {
+        if (*reason != FinishReason::cancelled) save_state(next);
+        return finish(*reason);
+      }
       Sequence* const lane = &sequence_;
+      fed_.push_back(next);
       const Status status = run_.engine().decode({&lane, 1}, {&next, 1}, {&next, 1});
-      ++result_.decode_steps;
-      result_.decode_s = seconds_since(decode_begin);
+      count_step(decode_begin);
       if (!status) return end_by_error(status.error());
       next = choose(next);
     }
   }
 
  private:
+  // The prompt, or the state and the token that it ends with: the engine's choice of what follows.
+  Result<int32_t> begin() {
+    if (!request_.loaded_state) {
+      fed_ = request_.prompt_ids;
+      return run_.engine().prefill(sequence_, request_.prompt_ids);
+    }
+    run_.load_state(sequence_, *request_.loaded_state);
+    fed_ = request_.loaded_state->description().ids;
+    int32_t next = fed_.back();
+    Sequence* const lane = &sequence_;
+    if (const Status status = run_.engine().decode({&lane, 1}, {&next, 1}, {&next, 1}); !status)
+      return Error{status.error()};
+    return next;
+  }
+
+  // `following`: the token that was chosen last and is not in the cache.
+  void save_state(int32_t following) {
+    if (request_.save_state.empty()) return;
+    std::vector<int32_t> ids = fed_;
+    ids.push_back(following);
+    StateFileWriter file(request_.save_state, run_.engine().config(),
+                         {.kind = run_.plan().stages.front().device.kind,
+                          .model = request_.model,
+                          .ids = std::move(ids),
+                          .prompt_tokens = static_cast<uint32_t>(request_.prompt_ids.size())});
+    run_.save_state(sequence_, file);
+  }
+
   // The token to follow, from the logits of the last step; `likeliest` is the engine's own greedy
   // choice.
   int32_t choose(int32_t likeliest) {
     if (!logits_.empty()) run_.engine().copy_logits(0, logits_);
-    int32_t id = likeliest;
-    if (sampler_) {
-      const auto drawn = sampler_->draw(logits_, static_cast<uint64_t>(result_.token_ids.size()));
-      if (!drawn) refuse(drawn.error());
-      id = drawn.value();
-    }
-    if (request_.top_logprobs)
-      result_.logprobs.push_back(token_logprobs(logits_, valid_vocab_, id, *request_.top_logprobs));
-    return id;
+    const auto id = answer_.choose(likeliest, logits_);
+    if (!id) refuse(id.error());
+    return id.value();
   }
 
   // The engine's own greedy choice stands, so the device goes on while the host looks at the text.
@@ -135,7 +157,7 @@ class Generation {
     Sequence* const lane = &sequence_;
     for (;;) {
       while (in_flight_ < Engine::kDecodeAhead &&
-             result_.token_ids.size() + in_flight_ + 1 < max_tokens_ &&
+             answer_.tokens() + in_flight_ + 1 < answer_.max_tokens() &&
              sequence_.length() < sequence_.max_tokens()) {
         if (const Status status = run_.engine().decode_ahead({&lane, 1}); !status)
           return end_by_error(status.error());
@@ -144,43 +166,34 @@ class Generation {
       if (const auto reason = accept(next, decode_begin)) return finish(*reason);
       const Status status = run_.engine().wait_decoded({&next, 1});
       --in_flight_;
-      ++result_.decode_steps;
-      result_.decode_s = seconds_since(decode_begin);
+      count_step(decode_begin);
       if (!status) return end_by_error(status.error());
     }
   }
 
+  void count_step(Clock::time_point decode_begin) {
+    ++answer_.result().decode_steps;
+    answer_.result().decode_s = seconds_since(decode_begin);
+  }
+
   // Takes a token into the text; says why it was the last one, if it was.
   std::optional<FinishReason> accept(int32_t id, Clock::time_point decode_begin) {
-    if (std::find(request_.stop_ids.begin(), request_.stop_ids.end(), id) !=
-        request_.stop_ids.end()) {
-      result_.stop_id = id;
-      return FinishReason::stop;
-    }
-    wait_for_pace(run_, decode_begin, result_.token_ids.size(), request_.pace_tokens_per_s);
-    result_.token_ids.push_back(id);
-    if (sampler_) sampler_->observe(id);
-    const bool wanted = show(id, stream_.push(id));
-    if (stream_.stopped()) result_.token_ids.resize(static_cast<size_t>(stream_.kept_tokens()));
+    if (answer_.ends_at(id)) return FinishReason::stop;
+    wait_for_pace(run_, decode_begin, answer_.tokens(), pace_tokens_per_s_);
+    const bool wanted = sink_(id, answer_.push(id));
     if (!wanted || run_.cancelled() != 0) return FinishReason::cancelled;
-    if (stream_.stopped()) return FinishReason::stop;
-    if (result_.token_ids.size() == max_tokens_ ||
+    if (answer_.stopped()) return FinishReason::stop;
+    if (answer_.tokens() == answer_.max_tokens() ||
         sequence_.length() - static_cast<int>(in_flight_) == sequence_.max_tokens())
       return FinishReason::length;
     return std::nullopt;
   }
 
-  bool show(int32_t id, const AnswerPiece& piece) {
-    (piece.channel == Channel::answer ? result_.text : result_.reasoning) += piece.text;
-    return sink_(id, piece);
-  }
-
   GenerationResult finish(FinishReason reason) {
-    result_.finish_reason = reason;
-    const AnswerPiece rest = stream_.finish();
-    if (!rest.text.empty() && !show(-1, rest)) result_.finish_reason = FinishReason::cancelled;
-    if (request_.top_logprobs) result_.logprobs.resize(result_.token_ids.size());
-    return std::move(result_);
+    const AnswerPiece rest = answer_.finish(reason);
+    if (!rest.text.empty() && !sink_(-1, rest))
+      answer_.result().finish_reason = FinishReason::cancelled;
+    return std::move(answer_.result());
   }
 
   GenerationResult end_by_error(const std::string& error) {
@@ -191,21 +204,34 @@ class Generation {
   EngineRun& run_;
   const GenerationRequest& request_;
   const TokenSink& sink_;
-  size_t max_tokens_;
-  int valid_vocab_;
-  Sequence sequence_;
-  AnswerStream stream_;
-  std::optional<Sampler> sampler_;  // none: the engine's greedy choice stands
-  std::vector<float> logits_;       // empty: nobody looks at them
-  size_t in_flight_ = 0;            // decode steps whose token the host does not know yet
-  GenerationResult result_;
+  double pace_tokens_per_s_;
+  Sequence& sequence_;
+  Answer answer_;
+  std::vector<int32_t> fed_;   // what the cache holds
+  std::vector<float> logits_;  // empty: nobody looks at them
+  size_t in_flight_ = 0;       // decode steps whose token the host does not know yet
 };
 
 }  // namespace
 
 GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer,
                           const GenerationRequest& request, const TokenSink& sink) {
-  return Generation(run, tokenizer, request, sink).run();
+  if (request.max_tokens == 0)
+    return std::move(Answer(tokenizer, request, run.engine().vocab_size()).result());
+  auto admitted = run.sequences().admit(0, positions_of(request, run.max_sequence_tokens()));
+  if (!admitted) {
+    if (run.cancelled() == 0) run.throw_engine_error(admitted.error());
+    Answer nothing(tokenizer, request, run.engine().vocab_size());
+    nothing.finish(FinishReason::cancelled);
+    return std::move(nothing.result());
+  }
+  if (admitted.value().refusal) refuse(admitted.value().refusal->message());
+  GenerationResult result =
+      Generation(run, *admitted.value().sequence, tokenizer, request, sink).run();
+  // After a signal the pipeline takes no more steps, and the run is over.
+  const Status retired = run.sequences().retire(std::move(admitted).value());
+  if (!retired && run.cancelled() == 0) run.throw_engine_error(retired.error());
+  return result;
 }
 
 }  // namespace convoy

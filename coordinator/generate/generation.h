@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +28,13 @@ struct GenerationRequest {
       top_logprobs;  ///< report each token's log-probability and that many of the likeliest
   ReasoningMarkers reasoning;
   double pace_tokens_per_s = 0;  ///< 0: as fast as it goes
+  /// A state to go on from instead of a prompt: prompt_ids are its prompt then, and continued_ids
+  /// what was generated after it, which counts for penalties and draws.
+  std::shared_ptr<const StateFileReader> loaded_state;
+  std::vector<int32_t> continued_ids;
+  /// Where to save the state after the last token; empty: nowhere. `model` goes into the file.
+  std::filesystem::path save_state;
+  uint64_t model = 0;
 };
 
 enum class FinishReason { stop, length, cancelled };
@@ -51,11 +60,16 @@ struct GenerationResult {
 void check_request(const GenerationRequest& request, const ModelConfig& config,
                    int max_context_tokens);
 
+/// Positions that the request may fill, of at most `max_sequence_tokens`. The last token of an
+/// answer is never read again, so it has none.
+int positions_of(const GenerationRequest& request, int max_sequence_tokens);
+
 /// Told of every token and the text that may be shown with it (maybe none; id -1: the rest at the
 /// end). Returning false cancels.
 using TokenSink = std::function<bool(int32_t id, const AnswerPiece& piece)>;
 
-/// Throws FatalError when a stage is lost. Cancellation (a signal or the sink) is a result.
+/// Throws FatalError when a stage is lost, or (request refused) has too few page groups.
+/// Cancellation (a signal or the sink) is a result.
 GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer,
                           const GenerationRequest& request, const TokenSink& sink);
 

@@ -9,7 +9,7 @@
 
 #include "base/exit_code.h"
 #include "base/log.h"
-#include "shared/stage/list_devices.h"
+#include "coordinator/run/device_memory.h"
 #include "shared/stage/open_device.h"
 
 namespace convoy {
@@ -41,59 +41,7 @@ std::filesystem::path pool_directory(const RunOptions& options) {
   return options.runtime_root / options.attach;
 }
 
-std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
-  std::vector<DeviceSpec> devices = options.devices;
-  if (options.attach.empty()) return devices;
-  if (devices.size() != 1) {
-    throw UsageError(fmt::format(
-        "--attach takes one device for rank 0, --devices names {}; the other stages are the pool's",
-        devices.size()));
-  }
-  const auto alive = sweep_and_list_instances(options.runtime_root);
-  if (std::find(alive.begin(), alive.end(), pool_directory(options)) == alive.end()) {
-    throw StartError(fmt::format("no pool '{}' is running in {}; start one with convoy up",
-                                 options.attach, options.runtime_root.native()));
-  }
-  const auto info = read_instance_info(pool_directory(options));
-  if (!info) throw StartError(info.error());
-  if (info.value().kind != "pool")
-    throw StartError(
-        fmt::format("instance '{}' is a run, not a pool of waiting workers", options.attach));
-  for (const InstanceMember& member : info.value().members) {
-    const auto spec = parse_devices(member.device, "instance.json").front();
-    if (spec.kind != devices.front().kind) {
-      throw UsageError(fmt::format("--devices {} and the pool's {} cannot be mixed",
-                                   devices.front().id, spec.id));
-    }
-    devices.push_back(spec);
-  }
-  return devices;
-}
-
 }  // namespace
-
-StagePlan plan_run(const ModelConfig& config, const RunOptions& options) {
-  StageLimits limits;
-  limits.max_context_tokens = options.max_context_tokens != 0
-                                  ? options.max_context_tokens
-                                  : std::min(config.max_position_embeddings, kDefaultContextTokens);
-  if (limits.max_context_tokens > config.max_position_embeddings) {
-    throw UsageError(fmt::format("--max-context {} is more than the model's {} positions",
-                                 limits.max_context_tokens, config.max_position_embeddings));
-  }
-  // A chunk never needs more columns than the context has.
-  const int context_pages = limits.pages_per_row();
-  limits.prefill_chunk_tokens = std::min(options.prefill_chunk_tokens, context_pages * kPageTokens);
-  limits.lanes = options.lanes;
-  limits.page_groups = context_pages * limits.lanes;
-  const std::vector<DeviceSpec> devices = devices_of_run(options);
-  if (!options.allow_mixed_architectures && devices.size() > 1)
-    refuse_mixed_architectures(list_devices(devices), "--devices");
-  StagePlan plan = make_stage_plan(config, devices, options.stage_layers, limits);
-  for (StageAssignment& stage : plan.stages)
-    stage.memory.link_bytes = outgoing_link_bytes(config, plan, stage.rank.value);
-  return plan;
-}
 
 EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
                      ProgressDisplay& display)
@@ -108,6 +56,7 @@ EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, in
   start_workers(options);
   load(options, checkpoint, token_ids, display);
   connect(checkpoint.config(), options);
+  open_admission();
   health_.set_state(proto::StageHealth::READY);
   load_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -189,7 +138,19 @@ void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, in
   pool_->wait_loaded(show);
   show();
   display.finish();
-  health_.set_free_bytes(device_->info().free_bytes);
+  confirm_memory(options);
+}
+
+// The plan's arithmetic said that everything fits, with something left.
+void EngineRun::confirm_memory(const RunOptions& options) {
+  const DeviceInfo info = device_->info();
+  health_.set_free_bytes(info.free_bytes);
+  if (info.kind == DeviceKind::cpu) return;
+  const uint64_t headroom = options.kv_headroom_bytes.value_or(kCudaHeadroomBytes);
+  const bool as_planned = info.free_bytes >= headroom;
+  log(as_planned ? LogLevel::info : LogLevel::warning,
+      fmt::format("device {} has {} bytes free after loading{}", info.id, info.free_bytes,
+                  as_planned ? "" : fmt::format(", {} were to stay free", headroom)));
 }
 
 void EngineRun::connect(const ModelConfig& config, const RunOptions& options) {
@@ -212,6 +173,30 @@ void EngineRun::connect(const ModelConfig& config, const RunOptions& options) {
   }
   engine_->connect(*pipeline_);
   report_links(connections.front(), options.warn_of_fallback);
+}
+
+void EngineRun::open_admission() {
+  std::vector<Admission::Stage> stages;
+  const auto status = pool_->status();
+  for (const StageAssignment& stage : plan_.stages) {
+    const int rank = stage.rank.value;
+    stages.push_back(
+        {.rank = rank,
+         .device = stage.device.id,
+         .incarnation = rank == 0 ? 0 : status[static_cast<size_t>(rank - 1)].incarnation});
+  }
+  admission_ = std::make_unique<Admission>(
+      engine_->pages(), std::move(stages),
+      [this](const std::vector<const proto::AdmissionCommand*>& commands) {
+        return pool_->exchange(commands);
+      });
+  sequences_ = std::make_unique<SequenceKeeper>(engine_->pages(), *admission_, pipeline_.get());
+}
+
+int EngineRun::max_sequence_tokens() const {
+  const StageLimits& limits = plan_.limits;
+  return static_cast<int>(
+      std::min<int64_t>(limits.max_context_tokens, int64_t{limits.page_groups} * kPageTokens));
 }
 
 // Says what the links became, and why one is not what was wished.
@@ -255,6 +240,60 @@ void EngineRun::throw_engine_error(const std::string& error) const {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   } while (Clock::now() < deadline);
   throw FatalError(ExitCode::engine_died, error);
+}
+
+void EngineRun::ask_workers(const Sequence& sequence, const StateLayout& layout, bool load,
+                            int fd) {
+  if (plan_.stages.size() < 2) return;
+  std::vector<proto::MoveState> requests;
+  for (size_t rank = 1; rank < plan_.stages.size(); ++rank) {
+    proto::MoveState& request = requests.emplace_back();
+    request.set_load(load);
+    request.set_tokens(static_cast<uint32_t>(sequence.length()));
+    for (const int32_t page : sequence.page_groups()) request.add_pages(page);
+    request.set_state_slot(sequence.state_slot());
+    const LayerRange layers = plan_.stages[rank].layers;
+    for (int layer = layers.begin; load && layer < layers.end; ++layer)
+      request.add_hashes(layout.layers[static_cast<size_t>(layer)].hash);
+  }
+  pool_->request_state(requests, fd);
+}
+
+void EngineRun::save_state(const Sequence& sequence, StateFileWriter& file) {
+  ask_workers(sequence, file.layout(), false, file.fd());
+  const auto own = engine_->save_state(sequence, file.fd(), file.layout());
+  std::vector<proto::StateMoved> moved;
+  if (plan_.stages.size() > 1) moved = pool_->wait_state_moved();
+  if (!own) throw StartError(own.error());
+  const auto note = [&](size_t rank, const auto& hashes) {
+    int layer = plan_.stages[rank].layers.begin;
+    for (const uint64_t hash : hashes) file.set_hash(layer++, hash);
+  };
+  note(0, own.value());
+  for (size_t i = 0; i < moved.size(); ++i) {
+    if (!moved[i].error().empty())
+      throw StartError(fmt::format("stage {}: {}", i + 1, moved[i].error()));
+    note(i + 1, moved[i].hashes());
+  }
+  file.commit();
+}
+
+void EngineRun::load_state(Sequence& sequence, const StateFileReader& file) {
+  if (const Status status =
+          engine_->take_pages(sequence, static_cast<int>(file.description().tokens()));
+      !status)
+    throw FatalError(ExitCode::request_refused,
+                     fmt::format("state {}: {}", file.path().native(), status.error()));
+  ask_workers(sequence, file.layout(), true, file.fd());
+  const Status own = engine_->load_state(sequence, file.fd(), file.layout());
+  std::vector<proto::StateMoved> moved;
+  if (plan_.stages.size() > 1) moved = pool_->wait_state_moved();
+  const auto check = [&](size_t rank, const std::string& error) {
+    if (error.empty()) return;
+    throw StartError(fmt::format("state {}: stage {}: {}", file.path().native(), rank, error));
+  };
+  check(0, own ? "" : own.error());
+  for (size_t i = 0; i < moved.size(); ++i) check(i + 1, moved[i].error());
 }
 
 std::vector<StageReport> EngineRun::stage_reports() {

@@ -4,16 +4,21 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/console/progress.h"
+#include "coordinator/engine/admission.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/sequence_keeper.h"
 #include "coordinator/workers/worker_pool.h"
 #include "shared/control/health_server.h"
 #include "shared/control/instance_directory.h"
+#include "shared/plan/device_values.h"
 #include "shared/plan/stage_plan.h"
 #include "shared/stage/link_layout.h"
+#include "shared/state/state_file.h"
 
 namespace convoy {
 
@@ -26,7 +31,12 @@ struct RunOptions {
   std::vector<int> stage_layers;
   int max_context_tokens = 0;  ///< 0: the model's, at most kDefaultContextTokens
   int prefill_chunk_tokens = 512;
-  int lanes = 1;  ///< sequences in one step
+  int lanes = 1;                    ///< sequences in one step
+  int kv_capacity_tokens = 0;       ///< of all sequences together; 0: what they can use and fits
+  std::optional<SplitBy> split_by;  ///< nothing: by weight on CPU devices, by memory on others
+  std::vector<DeviceValue<uint64_t>> memory_limits;
+  std::vector<DeviceValue<double>> device_speeds;
+  std::optional<uint64_t> kv_headroom_bytes;  ///< nothing: the default of the devices' kind
   int threads = 0;
   bool cuda_graphs = true;
   LinkChoice links;
@@ -41,8 +51,15 @@ struct RunOptions {
 
 inline constexpr int kDefaultContextTokens = 8192;
 
-/// Limits and split for `options`; opens nothing but the model's headers. With attach the pool's
-/// folder says how many stages. Throws UsageError or StartError.
+/// What `options` ask of the plan: devices, what may be taken there, context. Opens no device. With
+/// attach the pool's folder says how many stages. Throws UsageError or StartError.
+PlanRequest plan_request(const ModelConfig& config, const RunOptions& options);
+/// The same for the given devices and their memory, one entry of each per stage. `config` has to
+/// outlive the request.
+PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
+                         std::vector<DeviceSpec> devices, std::vector<DeviceMemory> memory);
+
+/// make_stage_plan() of that request, which must fit: throws StartError with plan_refusal().
 StagePlan plan_run(const ModelConfig& config, const RunOptions& options);
 
 /// One stage's line in summaries and JSON.
@@ -69,6 +86,10 @@ class EngineRun {
   EngineRun& operator=(const EngineRun&) = delete;
 
   Engine& engine() { return *engine_; }
+  /// Where every sequence of this run comes from and goes to.
+  SequenceKeeper& sequences() { return *sequences_; }
+  /// Positions that one sequence can have: the context, or all page groups where they are fewer.
+  int max_sequence_tokens() const;
   /// The signal that asked to stop, or 0.
   int cancelled() const { return pool_->cancelled(); }
   /// While set, Ctrl-C calls this on the control thread instead of cancelling; empty: it cancels
@@ -79,6 +100,12 @@ class EngineRun {
   /// What really happened when the engine returned an error: the lost stage, if one was lost. Never
   /// returns.
   [[noreturn]] void throw_engine_error(const std::string& error) const;
+  /// Writes the state of a sequence, every stage its layers, and commits the file. Throws
+  /// StartError when it cannot be written, FatalError when a stage is lost.
+  void save_state(const Sequence& sequence, StateFileWriter& file);
+  /// Gives a fresh sequence the state of a file. Throws StartError for altered bytes, FatalError
+  /// when it does not fit or a stage is lost.
+  void load_state(Sequence& sequence, const StateFileReader& file);
   /// Asks every stage for its counters.
   std::vector<StageReport> stage_reports();
   double load_seconds() const { return load_seconds_; }
@@ -88,9 +115,12 @@ class EngineRun {
   void start_workers(const RunOptions& options);
   void load(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
             ProgressDisplay& display);
+  void confirm_memory(const RunOptions& options);
   void connect(const ModelConfig& config, const RunOptions& options);
+  void open_admission();
   void report_links(const LinkConnection& first, bool warn) const;
   void publish_members() const;
+  void ask_workers(const Sequence& sequence, const StateLayout& layout, bool load, int fd);
   void describe(const ModelConfig& config);
 
   StagePlan plan_;
@@ -104,6 +134,8 @@ class EngineRun {
   std::unique_ptr<WorkerPool>
       pool_;  // goes before the pipeline: until it has ended, its thread may release the waiters
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Admission> admission_;
+  std::unique_ptr<SequenceKeeper> sequences_;
   double load_seconds_ = 0;
 };
 

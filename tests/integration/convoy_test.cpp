@@ -68,7 +68,10 @@ ProgramCall ConvoyTest::generate(Words words) const {
   // The bundled model asks for sampling; most tests want the one text that its reference has.
   if (std::find(words.begin(), words.end(), "--temperature") == words.end())
     all.emplace_back("--greedy");
-  return convoy(std::move(all));
+  // Where there are GPUs the default would take one.
+  ProgramCall call = convoy(std::move(all));
+  call.environment["CONVOY_DEVICES"] = "cpu";
+  return call;
 }
 
 ProgramCall ConvoyTest::held_generate(const std::string& devices, const std::string& hold,

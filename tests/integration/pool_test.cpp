@@ -218,7 +218,7 @@ TEST_F(PoolTest, JunkConnectionsHarmNobody) {
   up(1);
   const pid_t worker = await_state(1, "waiting").pid;
   const std::string hello_99("\x0A\x02\x08\x63", 4);  // ToWorker{hello{protocol_version: 99}}
-  const std::string hello_1("\x0A\x02\x08\x01", 4);
+  const std::string good_hello("\x0A\x02\x08\x02", 4);
   const std::string get_health("\x22\x00", 2);
   const std::vector<std::pair<const char*, std::string>> junk{
       {"nothing", ""},
@@ -230,16 +230,17 @@ TEST_F(PoolTest, JunkConnectionsHarmNobody) {
        frame_of("\xFF\xFF") + frame_of("\xFF\xFF") + frame_of("\xFF\xFF")},
       {"wrong version", frame_of(hello_99)},
       {"no Hello", frame_of(get_health)},
-      {"half a frame", frame_of(hello_1).substr(0, 6)},
-      {"Hello and half a frame", frame_of(hello_1) + std::string("\x10\x00\x00\x00"
-                                                                 "ab",
-                                                                 6)},
-      {"empty message", frame_of(hello_1) + frame_of(std::string("\x7A\x00", 2))},
+      {"half a frame", frame_of(good_hello).substr(0, 6)},
+      {"Hello and half a frame", frame_of(good_hello) + std::string("\x10\x00\x00\x00"
+                                                                    "ab",
+                                                                    6)},
+      {"empty message", frame_of(good_hello) + frame_of(std::string("\x7A\x00", 2))},
       // LoadStage{model_directory: "/nowhere"} and OpenLinks without descriptors.
       {"a model that is not there",
-       frame_of(hello_1) + frame_of(std::string("\x12\x0A\x0A\x08/nowhere", 12))},
-      {"links before a stage", frame_of(hello_1) + frame_of(std::string("\x1A\x02\x08\x10", 4))},
-      {"Release before a stage", frame_of(hello_1) + frame_of(std::string("\x2A\x00", 2))},
+       frame_of(good_hello) + frame_of(std::string("\x12\x0A\x0A\x08/nowhere", 12))},
+      {"links before a stage", frame_of(good_hello) + frame_of(std::string("\x1A\x02\x08\x10", 4))},
+      {"an admission before a stage", frame_of(good_hello) + frame_of(std::string("\x3A\x00", 2))},
+      {"Release before a stage", frame_of(good_hello) + frame_of(std::string("\x2A\x00", 2))},
   };
   for (const auto& [what, bytes] : junk) {
     send_junk(runtime / "p" / "stage-1.sock", bytes);
@@ -268,7 +269,7 @@ TEST_F(PoolTest, ANewcomerWaitsUntilTheLastRunIsPutAway) {
   up(1);
   await_state(1, "waiting");
   UniqueFd last = connect_to(runtime / "p" / "stage-1.sock");
-  const std::string bytes = frame_of(std::string("\x0A\x02\x08\x01", 4)) +
+  const std::string bytes = frame_of(std::string("\x0A\x02\x08\x02", 4)) +
                             frame_of(std::string("\x2A\x00", 2));  // Hello, Release
   ASSERT_EQ(::send(last.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));

@@ -68,7 +68,7 @@ bool receive(proto::ToWorker& message, int& descriptors) {
 
 proto::FromWorker hello() {
   proto::FromWorker message;
-  message.mutable_hello()->set_protocol_version(1);
+  message.mutable_hello()->set_protocol_version(2);
   message.mutable_hello()->set_role("stage_worker");
   message.mutable_hello()->set_build_version("fake");
   message.mutable_hello()->set_pid(::getpid());
@@ -156,6 +156,13 @@ void converse(std::string_view mode) {
         if (mode == "link-error") send_error(proto::StageError::LINK, "a transfer came twice");
         if (mode == "dies-serving") std::_Exit(7);
         answer.mutable_health()->set_pid(::getpid());
+        send(answer);
+        break;
+      case proto::ToWorker::kAdmission:
+        if (mode == "no-admission") break;
+        if (mode == "dies-admitting") std::_Exit(7);
+        answer.mutable_admission()->set_sequence(message.admission().sequence());
+        answer.mutable_admission()->set_applied(true);
         send(answer);
         break;
       case proto::ToWorker::kShutdown:

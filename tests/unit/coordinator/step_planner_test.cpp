@@ -125,6 +125,29 @@ TEST(PlanStep, FullContextAndExhaustedPoolAreErrors) {
   EXPECT_TRUE(plan({&sequence}, {100}, PositionClass::prompt, step).ok());
 }
 
+// A step that cannot be planned for one lane must leave the others where they were.
+TEST(PlanStep, NoLaneIsExtendedWhenALaterOneHasNoRoom) {
+  PagePool pool(3);
+  Sequence first(pool, 0, 1000);
+  Sequence second(pool, 1, 1000);
+  Sequence full(pool, 2, 64);
+  PlannedStep step;
+  ASSERT_TRUE(plan({&first}, {64}, PositionClass::prompt, step).ok());
+  ASSERT_TRUE(plan({&full}, {64}, PositionClass::prompt, step).ok());
+  const int32_t slot = step.lanes[0].state_destination;
+  // One page group is free and both lanes begin one; then a lane whose context is full.
+  EXPECT_THAT(plan({&first, &second}, {1, 1}, PositionClass::generated, step).error(),
+              HasSubstr("2 more page groups needed, 1 of 3 free"));
+  EXPECT_THAT(plan({&first, &full}, {1, 1}, PositionClass::generated, step).error(),
+              HasSubstr("do not fit the context of 64"));
+  EXPECT_EQ(first.length(), 64);
+  EXPECT_EQ(second.length(), 0);
+  EXPECT_EQ(pool.used(), 2);
+  ASSERT_TRUE(plan({&first}, {1}, PositionClass::generated, step).ok());
+  EXPECT_EQ(step.lanes[0].cache_position, 64);
+  EXPECT_EQ(step.lanes[0].state_source, slot - 2 * full.lane());
+}
+
 TEST(PlanStep, NoLanesTooManyLanesOrNoColumnsAreBrokenInvariants) {
   PagePool pool(64);
   std::vector<std::unique_ptr<Sequence>> owners;

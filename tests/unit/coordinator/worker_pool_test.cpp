@@ -161,7 +161,7 @@ TEST_F(WorkerPoolTest, AnotherProtocolVersionIsStartFailedWithBothNumbers) {
   const WorkerFailure failure = failure_of("version");
   EXPECT_EQ(failure.code, ExitCode::start_failed);
   EXPECT_THAT(failure.message, AllOf(HasSubstr("protocol version 99 (build fake)"),
-                                     HasSubstr("this coordinator version 1")));
+                                     HasSubstr("this coordinator version 2")));
 }
 
 TEST_F(WorkerPoolTest, AStrangerABusyWorkerAndAMissingHelloAreStartFailed) {
@@ -233,6 +233,38 @@ TEST_F(WorkerPoolTest, WhoDoesNotAnswerAHealthQuestionIsLeftOut) {
   const auto answers = pool.ask_health(100);
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_FALSE(answers[0].has_value());
+}
+
+TEST_F(WorkerPoolTest, AnAdmissionCommandIsAnsweredByEachWorkerThatGetsOne) {
+  WorkerPool pool;
+  spawn(pool, "good", 3);
+  load(pool, 3);
+  proto::AdmissionCommand command;
+  for (uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    command.set_sequence(sequence);
+    const auto answers = pool.exchange({sequence == 2 ? nullptr : &command, &command});
+    ASSERT_TRUE(answers.ok()) << answers.error();
+    ASSERT_EQ(answers.value().size(), 2U);
+    EXPECT_EQ(answers.value()[0].sequence(), sequence == 2 ? 0 : sequence);  // never an old one
+    EXPECT_EQ(answers.value()[1].sequence(), sequence);
+  }
+}
+
+TEST_F(WorkerPoolTest, AnAdmissionCommandWithoutAnswerIsAnErrorThatNamesTheStage) {
+  proto::AdmissionCommand command;
+  {
+    WorkerPool pool({.admission_ms = 100});
+    spawn(pool, "no-admission");
+    load(pool);
+    EXPECT_THAT(pool.exchange({&command}).error(), HasSubstr("stage 1 (pid "));
+    EXPECT_THAT(pool.exchange({&command}).error(), HasSubstr("within 0.1 s"));
+  }
+  WorkerPool pool;
+  spawn(pool, "dies-admitting");
+  load(pool);
+  const auto begin = Clock::now();
+  EXPECT_THAT(pool.exchange({&command}).error(), HasSubstr("died: exited with code 7"));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
 }
 
 TEST_F(WorkerPoolTest, AWorkerThatIgnoresShutdownIsTerminated) {

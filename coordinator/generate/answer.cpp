@@ -1,0 +1,62 @@
+#include "coordinator/generate/answer.h"
+
+#include <algorithm>
+
+namespace convoy {
+
+Answer::Answer(const Tokenizer& tokenizer, const GenerationRequest& request, int vocab_size)
+    : request_(request),
+      max_tokens_(request.max_tokens ? static_cast<size_t>(*request.max_tokens) : SIZE_MAX),
+      valid_vocab_(std::min(tokenizer.vocab_size(), vocab_size)),
+      stream_(tokenizer, request.stop_strings, request.reasoning) {
+  const SamplingOptions& sampling = request.sampling;
+  const bool plain = sampling.is_greedy() && sampling.logit_bias.empty() &&
+                     sampling.presence_penalty == 0 && sampling.frequency_penalty == 0 &&
+                     sampling.repetition_penalty == 1;
+  if (!plain) {
+    sampler_.emplace(sampling, valid_vocab_);
+    sampler_->observe_prompt(request.prompt_ids);
+    for (const int32_t id : request.continued_ids) sampler_->observe(id);
+  }
+  result_.prompt_tokens = static_cast<int>(request.prompt_ids.size());
+}
+
+Result<int32_t> Answer::choose(int32_t likeliest, std::span<const float> logits) {
+  int32_t id = likeliest;
+  if (sampler_) {
+    const auto drawn = sampler_->draw(logits, uint64_t{request_.continued_ids.size() + tokens()});
+    if (!drawn) return Error{drawn.error()};
+    id = drawn.value();
+  }
+  if (request_.top_logprobs)
+    result_.logprobs.push_back(token_logprobs(logits, valid_vocab_, id, *request_.top_logprobs));
+  return id;
+}
+
+bool Answer::ends_at(int32_t id) {
+  const auto& stops = request_.stop_ids;
+  if (std::find(stops.begin(), stops.end(), id) == stops.end()) return false;
+  result_.stop_id = id;
+  return true;
+}
+
+AnswerPiece Answer::push(int32_t id) {
+  result_.token_ids.push_back(id);
+  if (sampler_) sampler_->observe(id);
+  AnswerPiece piece = add(stream_.push(id));
+  if (stopped()) result_.token_ids.resize(static_cast<size_t>(stream_.kept_tokens()));
+  return piece;
+}
+
+AnswerPiece Answer::finish(FinishReason reason) {
+  result_.finish_reason = reason;
+  if (request_.top_logprobs) result_.logprobs.resize(tokens());
+  return add(stream_.finish());
+}
+
+AnswerPiece Answer::add(AnswerPiece piece) {
+  (piece.channel == Channel::answer ? result_.text : result_.reasoning) += piece.text;
+  return piece;
+}
+
+}  // namespace convoy
