@@ -48,7 +48,8 @@ std::vector<std::string> places() {
       add_matches(paths, (above / file).string());
     }
     if (const std::string venv = environment("VIRTUAL_ENV"); !venv.empty())
-      add_matches(paths, venv + "/lib/python3*/site-packages/" + file);
+      add_matches(paths,
+                  (std::filesystem::path(venv) / "lib/python3*/site-packages" / file).string());
     add_matches(paths, "/usr/local/lib/python3*/*-packages/" + file);
     add_matches(paths, "/usr/lib/python3*/*-packages/" + file);
   }

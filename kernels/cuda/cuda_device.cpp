@@ -85,6 +85,7 @@ class CudaHostRegistration final : public HostRegistration {
 // The owner of a Buffer is the device's number, not its object: memory may be released after the
 // object is gone.
 void* as_owner(int ordinal) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a number in an opaque word, never dereferenced
   return reinterpret_cast<void*>(static_cast<intptr_t>(ordinal));
 }
 int ordinal_of(void* owner) {

@@ -1,5 +1,5 @@
-// Tensor-core and copy instructions of compute capability 8.0 and later (PTX ISA, "Warp-level matrix
-// instructions", "Asynchronous copy").
+// Tensor-core and copy instructions of compute capability 8.0 and later (PTX ISA, "Warp-level
+// matrix instructions", "Asynchronous copy").
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,9 +8,9 @@
 
 namespace convoy::cuda {
 
-/// d += a b for one warp: a [16, 16] row-major, b [16, 8], bf16; d [16, 8] f32. With g = lane / 4 and
-/// t = lane % 4: a = {(g, 2t..), (g+8, 2t..), (g, 2t+8..), (g+8, 2t+8..)}, b = {(2t.., g), (2t+8..,
-/// g)}, d = {(g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)}.
+/// d += a b for one warp: a [16, 16] row-major, b [16, 8], bf16; d [16, 8] f32. With g = lane / 4
+/// and t = lane % 4: a = {(g, 2t..), (g+8, 2t..), (g, 2t+8..), (g+8, 2t+8..)}, b = {(2t.., g),
+/// (2t+8.., g)}, d = {(g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)}.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4],
                                          const uint32_t (&b)[2]) {
   asm volatile(

@@ -225,7 +225,7 @@ TEST(AskHealth, OtherProtocolVersionIsNamedWithBothNumbers) {
   proto::StageHealth health = HealthState().snapshot();
   health.set_protocol_version(kProtocolVersion + 41);
   EXPECT_THAT(answer_with(encode_frame(health), false),
-              HasSubstr("version 42, this program version 1"));
+              HasSubstr("version 43, this program version 2"));
 }
 
 TEST(AskHealth, PathTooLongIsNamed) {
