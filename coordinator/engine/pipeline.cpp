@@ -132,10 +132,7 @@ Status Pipeline::publish_to(StepRingWriter& ring, const PlannedStep& step) {
     entry.header->link_sequence = next_transfer_;
     std::copy(step.lanes.begin(), step.lanes.end(), entry.lanes);
     std::copy(step.control.begin(), step.control.end(), entry.control);
-    std::transform(step.deltas.begin(), step.deltas.end(), entry.deltas,
-                   [](const BlockTableDelta& a) {
-                     return BlockTableDelta{a.kv_row, a.block, a.page};
-                   });
+    std::copy(step.deltas.begin(), step.deltas.end(), entry.deltas);
     ring.publish();
     return {};
   }

@@ -37,10 +37,6 @@ uint64_t stored_bytes(const Checkpoint& checkpoint, LayerRange layers, bool with
   return bytes;
 }
 
-std::filesystem::path pool_directory(const RunOptions& options) {
-  return options.runtime_root / options.attach;
-}
-
 }  // namespace
 
 EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,

@@ -51,6 +51,9 @@ struct RunOptions {
 
 inline constexpr int kDefaultContextTokens = 8192;
 
+/// The folder of the pool that `options.attach` names.
+std::filesystem::path pool_directory(const RunOptions& options);
+
 /// What `options` ask of the plan: devices, what may be taken there, context. Opens no device. With
 /// attach the pool's folder says how many stages. Throws UsageError or StartError.
 PlanRequest plan_request(const ModelConfig& config, const RunOptions& options);

@@ -9,11 +9,12 @@
 #include "shared/stage/list_devices.h"
 
 namespace convoy {
-namespace {
 
 std::filesystem::path pool_directory(const RunOptions& options) {
   return options.runtime_root / options.attach;
 }
+
+namespace {
 
 std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
   std::vector<DeviceSpec> devices = options.devices;

@@ -1,13 +1,10 @@
 #include "shared/stage/layer_state.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "base/check.h"
+#include "base/file_io.h"
 #include "shared/plan/stage_memory.h"
 
 namespace convoy {
@@ -60,14 +57,9 @@ class LayerStateMover::Writing {
 
  private:
   Status write(const std::byte* from, size_t bytes) {
-    while (bytes > 0) {
-      const ssize_t put = ::pwrite(fd_, from, bytes, static_cast<off_t>(offset_));
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return Error{std::string("writing a state: ") + std::strerror(errno)};
-      from += put;
-      bytes -= static_cast<size_t>(put);
-      offset_ += static_cast<uint64_t>(put);
-    }
+    if (const Status status = write_at(fd_, from, bytes, offset_); !status)
+      return Error{"writing a state: " + status.error()};
+    offset_ += bytes;
     return {};
   }
 
@@ -103,15 +95,10 @@ class LayerStateMover::Reading {
 
  private:
   Status read(std::byte* to, size_t bytes) {
-    while (bytes > 0) {
-      const ssize_t got = ::pread(fd_, to, bytes, static_cast<off_t>(offset_));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return Error{std::string("reading a state: ") + std::strerror(errno)};
-      if (got == 0) return Error{"a state ends in the middle of a layer"};
-      to += got;
-      bytes -= static_cast<size_t>(got);
-      offset_ += static_cast<uint64_t>(got);
-    }
+    const auto got = read_at(fd_, to, bytes, offset_);
+    if (!got) return Error{"reading a state: " + got.error()};
+    if (got.value() < bytes) return Error{"a state ends in the middle of a layer"};
+    offset_ += bytes;
     return {};
   }
 
@@ -122,7 +109,7 @@ class LayerStateMover::Reading {
 };
 
 LayerStateMover::LayerStateMover(Device& device, Stream& stream)
-    : device_(device), stream_(stream), buffer_(device_.allocate_host(kBufferBytes, "states")) {}
+    : stream_(stream), buffer_(device.allocate_host(kBufferBytes, "states")) {}
 
 Result<uint64_t> LayerStateMover::save(const AttentionLayer& layer, const ModelConfig& config,
                                        const SequencePlace& place, int fd,

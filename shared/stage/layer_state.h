@@ -40,7 +40,6 @@ class LayerStateMover {
   class Writing;
   class Reading;
 
-  Device& device_;
   Stream& stream_;
   Buffer buffer_;
 };

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/exit_code.h"
+#include "base/file_io.h"
 
 namespace convoy {
 namespace {
@@ -38,17 +39,11 @@ uint64_t header_hash(const StateHeader& header) {
 }
 
 // Exactly `bytes`, or the file is too short for what its header says.
-void read_at(int fd, void* data, size_t bytes, uint64_t offset, const fs::path& path) {
-  auto* to = static_cast<std::byte*>(data);
-  while (bytes > 0) {
-    const ssize_t got = ::pread(fd, to, bytes, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse_system(path, "cannot be read");
-    if (got == 0) refuse(path, fmt::format("ends at byte {}, where more should be", offset));
-    to += got;
-    bytes -= static_cast<size_t>(got);
-    offset += static_cast<uint64_t>(got);
-  }
+void read_all(int fd, void* data, size_t bytes, uint64_t offset, const fs::path& path) {
+  const auto got = read_at(fd, data, bytes, offset);
+  if (!got) refuse(path, fmt::format("cannot be read: {}", got.error()));
+  if (got.value() < bytes)
+    refuse(path, fmt::format("ends at byte {}, where more should be", offset + got.value()));
 }
 
 UniqueFd open_state(const fs::path& path) {
@@ -71,7 +66,7 @@ StateHeader read_header(const UniqueFd& file, const fs::path& path) {
   StateHeader header{};
   if (size < sizeof(header))
     refuse(path, fmt::format("has {} bytes, a state begins with {}", size, sizeof(header)));
-  read_at(file.get(), &header, sizeof(header), 0, path);
+  read_all(file.get(), &header, sizeof(header), 0, path);
   if (header.magic != kStateMagic) refuse(path, "is no saved state");
   if (header.version != kStateVersion) {
     refuse(path, fmt::format("has version {}, this build reads {}", header.version, kStateVersion));
@@ -94,7 +89,7 @@ StateHeader read_header(const UniqueFd& file, const fs::path& path) {
 std::vector<int32_t> read_ids(const UniqueFd& file, const StateHeader& header,
                               const fs::path& path) {
   std::vector<int32_t> ids(size_t{header.tokens} + 1);
-  read_at(file.get(), ids.data(), ids.size() * sizeof(int32_t), header.ids_offset, path);
+  read_all(file.get(), ids.data(), ids.size() * sizeof(int32_t), header.ids_offset, path);
   if (state_hash(ids.data(), ids.size() * sizeof(int32_t)) != header.ids_hash)
     refuse(path, "its token ids were altered");
   return ids;
@@ -103,7 +98,8 @@ std::vector<int32_t> read_ids(const UniqueFd& file, const StateHeader& header,
 std::vector<StateSection> read_table(const UniqueFd& file, const StateHeader& header,
                                      const fs::path& path) {
   std::vector<StateSection> table(header.layers);
-  read_at(file.get(), table.data(), table.size() * sizeof(StateSection), header.table_offset, path);
+  read_all(file.get(), table.data(), table.size() * sizeof(StateSection), header.table_offset,
+           path);
   if (state_hash(table.data(), table.size() * sizeof(StateSection)) != header.table_hash)
     refuse(path, "its table of layers was altered");
   return table;
@@ -142,15 +138,8 @@ void StateFileWriter::set_hash(int layer, uint64_t hash) {
 }
 
 void StateFileWriter::write_at(const void* data, size_t bytes, uint64_t offset) const {
-  const auto* from = static_cast<const std::byte*>(data);
-  while (bytes > 0) {
-    const ssize_t put = ::pwrite(file_.get(), from, bytes, static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) refuse_system(path_, "cannot be written");
-    from += put;
-    bytes -= static_cast<size_t>(put);
-    offset += static_cast<uint64_t>(put);
-  }
+  if (const Status status = convoy::write_at(file_.get(), data, bytes, offset); !status)
+    refuse(path_, fmt::format("cannot be written: {}", status.error()));
 }
 
 void StateFileWriter::commit() {
@@ -233,7 +222,7 @@ StateSummary read_state_summary(const fs::path& path) {
     StateHash hash;
     for (uint64_t at = 0; at < section.bytes;) {
       const auto count = static_cast<size_t>(std::min<uint64_t>(kPieceBytes, section.bytes - at));
-      read_at(file.get(), piece.data(), count, section.offset + at, path);
+      read_all(file.get(), piece.data(), count, section.offset + at, path);
       hash.add(piece.data(), count);
       at += count;
     }
