@@ -19,6 +19,8 @@ class CudaStream final : public Stream {
   void fill_zero(void* destination, size_t bytes) override;
   void wait_value(uint32_t* word, uint32_t value) override;
   void write_value(uint32_t* word, uint32_t value) override;
+  void copy_then_write(void* destination, const void* source, size_t bytes, uint32_t* word,
+                       uint32_t value) override;
   void synchronize() override;
   bool idle() override;
 

@@ -18,6 +18,45 @@ __global__ void copy_units(Unit* destination, const Unit* source, size_t count) 
     destination[i] = source[i];
 }
 
+constexpr int kRingThreads = 1024;
+constexpr int kUnitsInFlight = 4;  // of a thread: what crosses a bus takes long to come
+
+template <typename Unit>
+__global__ void __launch_bounds__(kRingThreads)
+    copy_units_then_write(Unit* destination, const Unit* source, size_t count, uint32_t* word,
+                          uint32_t value) {
+  grid_dependency_wait();
+  for (size_t first = threadIdx.x; first < count; first += kUnitsInFlight * kRingThreads) {
+    Unit units[kUnitsInFlight];
+#pragma unroll
+    for (int i = 0; i < kUnitsInFlight; ++i) {
+      if (first + i * kRingThreads < count) units[i] = source[first + i * kRingThreads];
+    }
+#pragma unroll
+    for (int i = 0; i < kUnitsInFlight; ++i) {
+      if (first + i * kRingThreads < count) destination[first + i * kRingThreads] = units[i];
+    }
+  }
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x == 0)
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+// Calls `use` with a null pointer of the widest unit that both ranges are made of.
+template <typename Use>
+void with_unit(const void* destination, const void* source, size_t bytes, Use&& use) {
+  const size_t alignment =
+      reinterpret_cast<uintptr_t>(destination) | reinterpret_cast<uintptr_t>(source) | bytes;
+  if (alignment % sizeof(uint4) == 0) {
+    use(static_cast<uint4*>(nullptr));
+  } else if (alignment % sizeof(uint32_t) == 0) {
+    use(static_cast<uint32_t*>(nullptr));
+  } else {
+    use(static_cast<uint8_t*>(nullptr));
+  }
+}
+
 template <typename Unit>
 void enqueue(cudaStream_t stream, void* destination, const void* source, size_t bytes) {
   const size_t count = bytes / sizeof(Unit);
@@ -30,15 +69,17 @@ void enqueue(cudaStream_t stream, void* destination, const void* source, size_t 
 }  // namespace
 
 void copy_with_kernel(cudaStream_t stream, void* destination, const void* source, size_t bytes) {
-  const size_t alignment =
-      reinterpret_cast<uintptr_t>(destination) | reinterpret_cast<uintptr_t>(source) | bytes;
-  if (alignment % sizeof(uint4) == 0) {
-    enqueue<uint4>(stream, destination, source, bytes);
-  } else if (alignment % sizeof(uint32_t) == 0) {
-    enqueue<uint32_t>(stream, destination, source, bytes);
-  } else {
-    enqueue<uint8_t>(stream, destination, source, bytes);
-  }
+  with_unit(destination, source, bytes,
+            [&]<typename Unit>(Unit*) { enqueue<Unit>(stream, destination, source, bytes); });
+}
+
+void copy_then_write(cudaStream_t stream, void* destination, const void* source, size_t bytes,
+                     uint32_t* word, uint32_t value) {
+  with_unit(destination, source, bytes, [&]<typename Unit>(Unit*) {
+    launch(copy_units_then_write<Unit>, {.grid = dim3(1), .block = dim3(kRingThreads)}, stream,
+           static_cast<Unit*>(destination), static_cast<const Unit*>(source), bytes / sizeof(Unit),
+           word, value);
+  });
 }
 
 }  // namespace convoy::cuda

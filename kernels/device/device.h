@@ -52,6 +52,12 @@ class Stream {
   /// Writes `value` after everything enqueued before it is visible to other devices and processes,
   /// and wakes waiters.
   virtual void write_value(uint32_t* word, uint32_t value) = 0;
+  /// copy() and write_value(), in one go where that is faster.
+  virtual void copy_then_write(void* destination, const void* source, size_t bytes, uint32_t* word,
+                               uint32_t value) {
+    copy(destination, source, bytes);
+    write_value(word, value);
+  }
   /// Returns when everything enqueued so far is done.
   virtual void synchronize() = 0;
   /// Whether everything enqueued so far is done. Never waits.

@@ -197,6 +197,17 @@ void StageLinkEnd::ring(Stream& stream, uint32_t slot_index, uint32_t* word, uin
   futex_store_and_wake(word, value);
 }
 
+void StageLinkEnd::copy_and_ring(Stream& stream, void* destination, const void* source,
+                                 size_t bytes, uint32_t slot_index, uint32_t* word,
+                                 uint32_t value) {
+  if (own_events_.empty()) {
+    stream.copy_then_write(destination, source, bytes, word, value);
+    return;
+  }
+  stream.copy(destination, source, bytes);
+  ring(stream, slot_index, word, value);
+}
+
 void StageLinkEnd::advance() {
   slot_index_ = (slot_index_ + 1) % options_.slots;
   if (slot_index_ == 0) first_lap_ = false;
@@ -295,10 +306,8 @@ Transfer StageLinkSender::send(Stream& stream, const void* payload, size_t bytes
   for (uint32_t piece = 0; piece < pieces.count; ++piece) {
     const size_t begin = piece * pieces.piece_bytes;
     const size_t end = piece + 1 == pieces.count ? bytes : begin + pieces.piece_bytes;
-    if (end > begin) {
-      stream.copy(destination + begin, static_cast<const std::byte*>(payload) + begin, end - begin);
-    }
-    ring(stream, slot_index, filled(), filled_value(transfer, piece, pieces.count));
+    copy_and_ring(stream, destination + begin, static_cast<const std::byte*>(payload) + begin,
+                  end - begin, slot_index, filled(), filled_value(transfer, piece, pieces.count));
   }
   return Transfer::done;
 }
@@ -357,15 +366,16 @@ Result<Transfer> StageLinkReceiver::receive(Stream& stream, void* destination, s
       if (!live.empty()) stream.copy(live.data(), slot(), live.size_bytes());
     }
     const size_t begin = piece * pieces.piece_bytes;
-    const size_t end = piece + 1 == pieces.count ? bytes : begin + pieces.piece_bytes;
-    if (end > begin) {
-      stream.copy(static_cast<std::byte*>(destination) + begin, slot() + kPayloadOffset + begin,
-                  end - begin);
+    auto* const to = static_cast<std::byte*>(destination) + begin;
+    const std::byte* const from = slot() + kPayloadOffset + begin;
+    if (piece + 1 < pieces.count) {
+      stream.copy(to, from, pieces.piece_bytes);
+      continue;
     }
+    const uint32_t slot_index = slot_index_;
+    advance();
+    copy_and_ring(stream, to, from, bytes - begin, slot_index, drained(), transfer + 1);
   }
-  const uint32_t slot_index = slot_index_;
-  advance();
-  ring(stream, slot_index, drained(), transfer + 1);
   return Transfer::done;
 }
 

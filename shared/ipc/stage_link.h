@@ -191,6 +191,8 @@ class StageLinkEnd {
   // Of the slot in turn: waits for the other end's word, or tells the other end.
   void await(Stream& stream, uint32_t* word, uint32_t value);
   void ring(Stream& stream, uint32_t slot_index, uint32_t* word, uint32_t value);
+  void copy_and_ring(Stream& stream, void* destination, const void* source, size_t bytes,
+                     uint32_t slot_index, uint32_t* word, uint32_t value);
 
   // Used by connect() only.
   bool connects() const { return !inline_stream_; }

@@ -91,6 +91,27 @@ TEST_F(CudaWords, AWriteComesAfterTheDataBeforeIt) {
   }
 }
 
+// One block copies and rings, for sizes and alignments of every unit; larger copies take two steps.
+TEST_F(CudaWords, ACopyThatRingsIsThereWhenItsWordIs) {
+  const auto stream = device().make_stream();
+  const Buffer back = device().allocate_host(kBytes, "back");
+  uint32_t round = 0;
+  for (const size_t bytes : {size_t{1}, size_t{6}, size_t{20}, size_t{4096}, size_t{10240},
+                             size_t{16400}, size_t{65536}, size_t{65552}, kBytes}) {
+    for (int repetition = 0; repetition < 50; ++repetition) {
+      ++round;
+      for (size_t i = 0; i < bytes; ++i) host_.as<uint8_t>()[i] = static_cast<uint8_t>(round + i);
+      std::memset(back.data(), 0, kBytes);
+      stream->copy(data_.data(), host_.data(), bytes);
+      stream->copy_then_write(back.data(), data_.data(), bytes, word(0), round);
+      futex_wait_reached_polling(word(0), round, 1 << 20, -1);
+      ASSERT_EQ(std::memcmp(back.data(), host_.data(), bytes), 0) << bytes;
+      ASSERT_EQ(bytes < kBytes ? back.as<uint8_t>()[bytes] : 0, 0) << bytes;
+      if (bytes == kBytes) break;
+    }
+  }
+}
+
 // Three streams are all that a process may have waiting. Everything that a stage does while it
 // serves goes on beside them, and nothing that is enqueued behind a wait stops the host.
 TEST_F(CudaWords, BlockedStreamsLeaveTheHostAndOtherStreamsAlone) {
