@@ -12,6 +12,7 @@ namespace convoy {
 KvLedger::KvLedger(uint64_t incarnation, int page_groups, int rows)
     : incarnation_(incarnation),
       owners_(static_cast<size_t>(page_groups), 0),
+      kept_(static_cast<size_t>(page_groups), false),
       by_row_(static_cast<size_t>(rows)) {}
 
 proto::AdmissionAnswer KvLedger::handle(const proto::AdmissionCommand& command) {
@@ -105,7 +106,11 @@ Status KvLedger::apply(const ConstStepEntry& entry) {
   const StepHeader& header = *entry.header;
   for (uint32_t i = 0; i < header.delta_count; ++i) {
     const BlockTableDelta delta = entry.deltas[i];
-    if (Status status = take(delta, header.kind == StepKind::tables); !status) return status;
+    const Status status = header.kind == StepKind::keep_pages ? keep(delta.page)
+                          : header.kind == StepKind::drop_pages
+                              ? drop(delta.page)
+                              : take(delta, header.kind == StepKind::tables);
+    if (!status) return status;
   }
   for (uint32_t i = 0; i < header.lanes; ++i) {
     const int row = entry.lanes[i].kv_row;
@@ -140,6 +145,24 @@ Status KvLedger::take(const BlockTableDelta& delta, bool may_share) {
   }
   ++owners;
   request.pages.push_back(delta.page);
+  return {};
+}
+
+Status KvLedger::keep(int32_t page) {
+  const auto at = static_cast<size_t>(page);
+  if (page < 0 || page >= capacity() || owners_[at] == 0 || kept_[at])
+    return Error{fmt::format("page group {} cannot be kept", page)};
+  kept_[at] = true;
+  ++owners_[at];
+  return {};
+}
+
+Status KvLedger::drop(int32_t page) {
+  const auto at = static_cast<size_t>(page);
+  if (page < 0 || page >= capacity() || !kept_[at])
+    return Error{fmt::format("page group {} was not kept", page)};
+  kept_[at] = false;
+  if (--owners_[at] == 0) --used_;
   return {};
 }
 

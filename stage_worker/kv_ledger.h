@@ -27,8 +27,9 @@ class KvLedger {
 
   /// Books what a step does to page groups. Deltas of a step that runs layers take free page groups
   /// of the row's promise; deltas of a tables entry may also name page groups that are in use,
-  /// which are then shared. A release entry frees the rows of its lanes. Error: a row that no
-  /// request has, a page group that is not free, or more of them than were promised.
+  /// which are then shared. A release entry frees the rows of its lanes. The prefix cache keeps
+  /// page groups that are in use, and drops what it kept. Error: a row that no request has, a page
+  /// group that is not free, more of them than were promised, or one that nobody kept.
   Status apply(const ConstStepEntry& entry);
 
   int capacity() const { return static_cast<int>(owners_.size()); }
@@ -51,6 +52,8 @@ class KvLedger {
   Problem admit(const proto::Admit& command);
   Problem retire(const proto::Retire& command);
   Status take(const BlockTableDelta& delta, bool may_share);
+  Status keep(int32_t page);
+  Status drop(int32_t page);
   void release_row(int row);
   int free_now() const { return capacity() - used_ - reserved_; }
   void check_sum() const;
@@ -59,7 +62,8 @@ class KvLedger {
   uint64_t incarnation_;
   uint64_t last_sequence_ = 0;
   proto::AdmissionAnswer last_answer_;
-  std::vector<int> owners_;                      // rows that use each page group
+  std::vector<int> owners_;                      // rows that use each page group, and the cache
+  std::vector<bool> kept_;                       // by the prefix cache
   std::vector<std::optional<uint64_t>> by_row_;  // the request of each row
   Requests requests_;
   int used_ = 0;

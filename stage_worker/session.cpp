@@ -20,7 +20,8 @@ StageLimits limits_from(const proto::StageLimits& in) {
   return {.max_context_tokens = static_cast<int>(in.max_context_tokens()),
           .prefill_chunk_tokens = static_cast<int>(in.prefill_chunk_tokens()),
           .lanes = static_cast<int>(in.lanes()),
-          .page_groups = static_cast<int>(in.page_groups())};
+          .page_groups = static_cast<int>(in.page_groups()),
+          .image_slots = static_cast<int>(in.image_slots())};
 }
 
 // A message is input like any other: what would be a broken invariant further down is refused here.
@@ -41,10 +42,11 @@ void check_load(const proto::LoadStage& message, const ModelConfig& config) {
       limits.prefill_chunk_tokens() % kPageTokens != 0 ||
       limits.prefill_chunk_tokens() > kMaxTokens || limits.max_context_tokens() < 1 ||
       limits.max_context_tokens() > kMaxTokens || limits.page_groups() < 1 ||
-      limits.page_groups() > kMaxTokens) {
-    throw StartError(fmt::format("LoadStage: {} lanes, chunk {}, context {}, {} page groups",
-                                 limits.lanes(), limits.prefill_chunk_tokens(),
-                                 limits.max_context_tokens(), limits.page_groups()));
+      limits.page_groups() > kMaxTokens || limits.image_slots() > kMaxTokens) {
+    throw StartError(
+        fmt::format("LoadStage: {} lanes, chunk {}, context {}, {} page groups, {} image slots",
+                    limits.lanes(), limits.prefill_chunk_tokens(), limits.max_context_tokens(),
+                    limits.page_groups(), limits.image_slots()));
   }
 }
 

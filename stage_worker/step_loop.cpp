@@ -144,7 +144,9 @@ Status StepLoop::execute(const ConstStepEntry& entry, HealthState& health) {
   const StepHeader& header = *entry.header;
   const std::span<const BlockTableDelta> deltas{entry.deltas, header.delta_count};
   if (!step_runs_layers(header.kind)) {
-    executor_.update_tables(stream_, deltas);
+    if (header.kind == StepKind::tables) executor_.update_tables(stream_, deltas);
+    if (header.kind == StepKind::snapshot)
+      executor_.copy_state(stream_, entry.lanes[0].state_source, header.snapshot_target);
     if (header.kind == StepKind::save && move_state_) move_state_();
     return {};
   }

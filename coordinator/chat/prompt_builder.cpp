@@ -14,6 +14,7 @@ namespace {
 namespace json = boost::json;
 constexpr std::string_view kThinkBegin = "<think>";
 constexpr std::string_view kThinkEnd = "</think>";
+constexpr std::string_view kTurnBegin = "<|im_start|>";
 
 std::string_view trim_newlines(std::string_view text) {
   const size_t begin = text.find_first_not_of('\n');
@@ -63,6 +64,14 @@ void unpack_tool_arguments(json::object& message) {
     auto parsed = parse_exact_json(arguments->get_string());
     if (parsed && parsed.value().is_object()) *arguments = std::move(parsed).value();
   }
+}
+
+std::vector<int> turns_of(const std::vector<int32_t>& ids, std::optional<int32_t> turn_begin) {
+  std::vector<int> turns;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] == turn_begin) turns.push_back(static_cast<int>(i));
+  }
+  return turns;
 }
 
 bool ends_inside_reasoning(std::string_view rendered) {
@@ -125,7 +134,9 @@ Result<ChatPrompt> PromptBuilder::build(const Conversation& conversation,
 
   auto ids = guard.encode(rendered.value());
   if (!ids) return Error{ids.error()};
+  std::vector<int> turns = turns_of(ids.value(), tokenizer_.added_token(kTurnBegin));
   return ChatPrompt{.ids = std::move(ids).value(),
+                    .turns = std::move(turns),
                     .reasoning = {.begin_id = tokenizer_.added_token(kThinkBegin),
                                   .end_id = tokenizer_.added_token(kThinkEnd),
                                   .begins_inside = ends_inside_reasoning(rendered.value())}};

@@ -27,6 +27,7 @@ Result<Conversation> parse_conversation(std::string_view json_text);
 
 struct ChatPrompt {
   std::vector<int32_t> ids;
+  std::vector<int> turns;  ///< where in `ids` turns begin: at each "<|im_start|>"
   ReasoningMarkers reasoning;
 };
 

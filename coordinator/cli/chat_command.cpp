@@ -92,6 +92,7 @@ class ChatSession {
         prompts_.build(conversation_, no_thinking_ ? std::optional(false) : std::nullopt);
     if (!prompt) return refuse(prompt.error());
     request_.prompt_ids = prompt.value().ids;
+    request_.turns = prompt.value().turns;
     request_.reasoning = prompt.value().reasoning;
     const auto context = static_cast<size_t>(run_.plan().limits.max_context_tokens);
     if (request_.prompt_ids.size() >= context) {
@@ -164,7 +165,8 @@ class ChatCommand : public Command {
   }
 
   int run() override {
-    const RunOptions options = resolve(flags_.engine, twins);
+    RunOptions options = resolve(flags_.engine, twins);
+    choose_prefix_cache(options, true);
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const Tokenizer tokenizer = load_tokenizer(options, "chat");
     const PromptBuilder prompts(tokenizer, options.model_directory);

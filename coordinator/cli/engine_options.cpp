@@ -20,6 +20,7 @@ constexpr int kMaxChunk = 16384;
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxContext = 1 << 24;
 constexpr int kMaxHeadroomMib = 1 << 24;
+constexpr int kMaxImages = 4096;
 
 // Beside the programs in a build tree or an installation, or in the source tree above.
 fs::path bundled_model() {
@@ -148,6 +149,25 @@ void add_memory_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags&
             "KV_CAPACITY");
 }
 
+void add_prefix_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags) {
+  twins.add(command
+                .add_option("--prefix-cache", flags.prefix_cache,
+                            "What later prompts need not compute again: exact (what earlier "
+                            "prompts did; no bit of an answer changes), fast (what answers did, "
+                            "too; bits may differ), off; auto: exact where a run has several "
+                            "prompts")
+                ->check(CLI::IsMember({"auto", "exact", "fast", "off"}))
+                ->capture_default_str(),
+            "PREFIX_CACHE");
+  twins.add(command
+                .add_option("--prefix-images", flags.prefix_images,
+                            "Prefixes that the cache holds at most; each takes the recurrent "
+                            "state of all layers (convoy plan says how much)")
+                ->check(CLI::Range(1, kMaxImages))
+                ->capture_default_str(),
+            "PREFIX_IMAGES");
+}
+
 int resolve_kv_capacity(const std::string& text, const EnvironmentTwins& twins) {
   if (text == "auto") return 0;
   int tokens = 0;
@@ -208,6 +228,7 @@ void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& f
                                "Layers of each stage, e.g. 5,4,3 (default: what --split-by says)"),
             "STAGE_LAYERS");
   add_memory_options(command, twins, flags);
+  add_prefix_options(command, twins, flags);
   twins.add(
       command
           .add_option(
@@ -294,6 +315,10 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
     options.stage_layers =
         parse_stage_layers(flags.stage_layers, twins.source_of("--stage-layers"));
   resolve_memory(flags, twins, options);
+  if (flags.prefix_cache == "off") options.prefix_cache = PrefixCacheMode::off;
+  if (flags.prefix_cache == "exact") options.prefix_cache = PrefixCacheMode::exact;
+  if (flags.prefix_cache == "fast") options.prefix_cache = PrefixCacheMode::fast;
+  options.prefix_images = flags.prefix_images;
   options.max_context_tokens = flags.max_context;
   options.prefill_chunk_tokens = flags.prefill_chunk;
   options.attach = flags.attach;

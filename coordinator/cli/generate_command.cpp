@@ -162,6 +162,7 @@ class GenerateCommand : public Command {
 
   int run() override {
     RunOptions options = resolve(flags_.engine, twins);
+    choose_prefix_cache(options, parallel_->count() > 0);
     if (parallel_->count() > 0) return run_batch(options);
     const bool needs_text = ids_->count() + messages_->count() + load_state_->count() == 0;
     const std::string prompt = needs_text ? prompt_text() : "";
@@ -345,6 +346,7 @@ class GenerateCommand : public Command {
     if (!prompt)
       throw FatalError(ExitCode::request_refused, fmt::format("messages: {}", prompt.error()));
     request.prompt_ids = prompt.value().ids;
+    request.turns = prompt.value().turns;
     request.reasoning = prompt.value().reasoning;
   }
 

@@ -65,12 +65,21 @@ json::object answer_json(const GenerationResult& result, const GenerationRequest
       {"reasoning", result.reasoning},
       {"token_ids", json::array(result.token_ids.begin(), result.token_ids.end())},
       {"prompt_tokens", result.prompt_tokens},
+      {"cached_tokens", result.cached_tokens},
       {"completion_tokens", result.token_ids.size()},
       {"finish_reason", finish_reason_name(result.finish_reason)},
       {"stop_id", result.stop_id ? json::value(*result.stop_id) : json::value(nullptr)},
       {"sampling", sampling_json(request.sampling)}};
   if (request.top_logprobs) object["logprobs"] = logprobs_json(result.logprobs);
   return object;
+}
+
+// Nothing where no cache was asked for anything.
+std::string cache_line(const PrefixCacheStats& cache) {
+  if (cache.lookups == 0) return "";
+  return fmt::format(
+      "prefix cache: {} of {} prompts hit, {} tokens; {} prefixes in {} page groups, {} gave way\n",
+      cache.hits, cache.lookups, cache.hit_tokens, cache.images, cache.pages, cache.evictions);
 }
 
 std::string percent(double part, double whole) {
@@ -126,7 +135,8 @@ std::string generation_summary(const GenerationResult& result, const GenerationR
       result.token_ids.size(), per_second(result.decode_steps, result.decode_s),
       pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",
       finish_reason_name(result.finish_reason), run.load_seconds());
-  return text + stage_table(stages, result.prefill_s + result.decode_s);
+  return text + cache_line(run.cache_stats()) +
+         stage_table(stages, result.prefill_s + result.decode_s);
 }
 
 std::string batch_answer_json(size_t line, const BatchAnswer& answer, const BatchPrompt& prompt,
@@ -156,7 +166,7 @@ std::string batch_summary(const BatchCounts& counts, const EngineRun& run,
       counts.prefill_s > 0 ? static_cast<double>(counts.prompt_tokens) / counts.prefill_s : 0,
       counts.answer_tokens, counts.steps,
       seconds > 0 ? static_cast<double>(counts.answer_tokens) / seconds : 0, run.load_seconds());
-  return text + stage_table(stages, seconds);
+  return text + cache_line(run.cache_stats()) + stage_table(stages, seconds);
 }
 
 }  // namespace convoy

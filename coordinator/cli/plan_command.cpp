@@ -83,6 +83,7 @@ std::string plan_json(const StagePlan& plan, const Verdict& verdict) {
                                                               : json::value(verdict.refusal)},
                           {"largest_context", verdict.largest_context_tokens},
                           {"max_context", plan.limits.max_context_tokens},
+                          {"parallel", plan.limits.lanes},
                           {"page_tokens", kPageTokens},
                           {"page_groups", plan.limits.page_groups},
                           {"prefill_chunk", plan.limits.prefill_chunk_tokens},
@@ -101,12 +102,19 @@ class PlanCommand : public Command {
     twins.add(app->add_option("--attach", flags_.attach,
                               "Plan for the stages of this pool after the first"),
               "ATTACH");
+    twins.add(
+        app->add_option("--parallel", parallel_, "Sequences at a time, as for generate --parallel")
+            ->check(CLI::Range(1, kMaxLanes))
+            ->capture_default_str(),
+        "PARALLEL");
     add_runtime_dir_option(*app, twins, flags_.runtime_dir);
     app->add_flag("--json", json_, "Print one JSON object");
   }
   bool json() const override { return json_; }
   int run() override {
-    const RunOptions options = resolve(flags_, twins);
+    RunOptions options = resolve(flags_, twins);
+    options.lanes = parallel_;
+    choose_prefix_cache(options, parallel_ > 1);
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const ModelConfig& config = checkpoint.config();
     const PlanRequest request = plan_request(config, options);
@@ -120,6 +128,7 @@ class PlanCommand : public Command {
 
  private:
   EngineFlags flags_;
+  int parallel_ = 1;
   bool json_ = false;
 };
 

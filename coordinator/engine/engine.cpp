@@ -117,28 +117,44 @@ Status Engine::wait_chosen(std::span<int32_t> next) {
                               : Status();
 }
 
-Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids) {
-  CONVOY_CHECK(!ids.empty() && sequence.length() == 0,
-               "prefill wants a prompt and a fresh sequence");
+Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids,
+                                std::span<const StateImage> images) {
+  const auto end = static_cast<int>(ids.size());
+  CONVOY_CHECK(sequence.length() < end && sequence.length() % kPageTokens == 0,
+               "prefill wants whole pages and a token beyond them");
   CONVOY_CHECK(stages_ == 1 || pipeline_ != nullptr, "prefill before connect()");
   choices_.clear();
   int in_flight = 0;
-  while (!ids.empty()) {
+  while (sequence.length() < end) {
     // Each stage works on one chunk: rank 0 runs ahead of the first one's return by as many chunks
     // as there are stages.
     if (in_flight == stages_) {
       if (Status status = collect(1, false); !status) return Error{status.error()};
       --in_flight;
     }
-    const auto chunk =
-        ids.first(std::min(ids.size(), static_cast<size_t>(limits_.prefill_chunk_tokens)));
+    const int begin = sequence.length();
+    int columns = std::min(end - begin, limits_.prefill_chunk_tokens);
+    int32_t image = -1;
+    if (!images.empty() && images.front().tokens <= begin + columns) {
+      columns = images.front().tokens - begin;
+      image = images.front().slot;
+      images = images.subspan(1);
+    }
+    // What follows reads the state where it was left; after the last column that would be for long.
+    const bool last = begin + columns == end;
     Sequence* const lane = &sequence;
-    const int columns = static_cast<int>(chunk.size());
-    if (Status status = plan_step({&lane, 1}, {&columns, 1}, PositionClass::prompt, step_); !status)
+    if (Status status =
+            plan_step({&lane, 1}, {&columns, 1}, PositionClass::prompt, step_, last ? -1 : image);
+        !status)
       return Error{status.error()};
-    if (Status status = issue(chunk); !status) return Error{status.error()};
+    if (Status status =
+            issue(ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(columns)));
+        !status)
+      return Error{status.error()};
     ++in_flight;
-    ids = ids.subspan(chunk.size());
+    if (last && image >= 0) {
+      if (Status status = leave_image(sequence, image); !status) return Error{status.error()};
+    }
   }
   for (; in_flight > 0; --in_flight) {
     if (Status status = collect(1, in_flight == 1); !status) return Error{status.error()};
@@ -190,11 +206,56 @@ SequencePlace place_of(const Sequence& sequence) {
 
 }  // namespace
 
+Status Engine::publish(const PlannedStep& step) {
+  return pipeline_ == nullptr ? Status() : pipeline_->publish(step);
+}
+
 Status Engine::publish_save() {
-  if (pipeline_ == nullptr) return {};
   PlannedStep save;
   save.kind = StepKind::save;
-  return pipeline_->publish(save);
+  return publish(save);
+}
+
+// In as many entries as they need.
+Status Engine::publish_tables(StepKind kind, std::span<const BlockTableDelta> deltas) {
+  const auto most = static_cast<size_t>(limits_.max_deltas());
+  for (size_t at = 0; at < deltas.size(); at += most) {
+    const auto part = deltas.subspan(at, std::min(most, deltas.size() - at));
+    PlannedStep step;
+    step.kind = kind;
+    step.deltas.assign(part.begin(), part.end());
+    if (Status status = publish(step); !status) return status;
+    if (kind == StepKind::tables) executor_.update_tables(*stream_, part);
+  }
+  return {};
+}
+
+Status Engine::leave_image(const Sequence& sequence, int32_t slot) {
+  PlannedStep step;
+  plan_snapshot(sequence, slot, step);
+  if (Status status = publish(step); !status) return status;
+  executor_.copy_state(*stream_, sequence.state_slot(), slot);
+  return {};
+}
+
+Status Engine::adopt(Sequence& sequence, const PrefixHit& prefix) {
+  std::vector<BlockTableDelta> deltas;
+  sequence.adopt(prefix.pages, prefix.state_slot, deltas);
+  return publish_tables(StepKind::tables, deltas);
+}
+
+Status Engine::publish(std::span<const PageChange> changes) {
+  while (!changes.empty()) {
+    const bool kept = changes.front().kept;
+    std::vector<BlockTableDelta> pages;
+    while (pages.size() < changes.size() && changes[pages.size()].kept == kept)
+      pages.push_back({0, 0, changes[pages.size()].page});
+    if (Status status = publish_tables(kept ? StepKind::keep_pages : StepKind::drop_pages, pages);
+        !status)
+      return status;
+    changes = changes.subspan(pages.size());
+  }
+  return {};
 }
 
 Result<std::vector<uint64_t>> Engine::save_state(const Sequence& sequence, int fd,
@@ -208,18 +269,7 @@ Status Engine::take_pages(Sequence& sequence, int tokens) {
   CONVOY_CHECK_OP(sequence.length(), ==, 0);
   std::vector<BlockTableDelta> deltas;
   if (const auto span = sequence.extend(tokens, deltas); !span) return Error{span.error()};
-  const auto most = static_cast<size_t>(limits_.max_deltas());
-  for (size_t at = 0; at < deltas.size(); at += most) {
-    const auto part = std::span(deltas).subspan(at, std::min(most, deltas.size() - at));
-    PlannedStep tables;
-    tables.kind = StepKind::tables;
-    tables.deltas.assign(part.begin(), part.end());
-    if (pipeline_ != nullptr) {
-      if (Status status = pipeline_->publish(tables); !status) return status;
-    }
-    executor_.update_tables(*stream_, part);
-  }
-  return {};
+  return publish_tables(StepKind::tables, deltas);
 }
 
 Status Engine::load_state(const Sequence& sequence, int fd, const StateLayout& layout) {

@@ -14,6 +14,7 @@
 #include "shared/control/health_state.h"
 #include "shared/control/hold_point.h"
 #include "shared/kv/page_pool.h"
+#include "shared/kv/prefix_cache.h"
 #include "shared/kv/sequence.h"
 #include "shared/stage/stage_executor.h"
 #include "shared/stage/step_clock.h"
@@ -51,9 +52,15 @@ class Engine {
   void set_cancelled(std::function<bool()> cancelled) { cancelled_ = std::move(cancelled); }
 
   PagePool& pages() { return pages_; }
-  /// Runs a whole prompt (at least one token) of a fresh sequence in chunks that overlap over the
-  /// stages. Gives the first token to follow.
-  Result<int32_t> prefill(Sequence& sequence, std::span<const int32_t> ids);
+  /// Runs what a sequence lacks of its prompt (at least one token; what it has is whole pages) in
+  /// chunks that overlap over the stages. Gives the first token to follow. `images`: where the
+  /// state on the way is left in which slots, in order; a chunk ends there.
+  Result<int32_t> prefill(Sequence& sequence, std::span<const int32_t> ids,
+                          std::span<const StateImage> images = {});
+  /// Begins a fresh sequence behind a prefix that the stages hold.
+  Status adopt(Sequence& sequence, const PrefixHit& prefix);
+  /// Tells every stage which page groups the prefix cache owns.
+  Status publish(std::span<const PageChange> changes);
   /// One token per sequence: `ids[i]` is appended to `sequences[i]`, `next[i]` is what follows it.
   Status decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
                 std::span<int32_t> next);
@@ -92,6 +99,9 @@ class Engine {
   Status collect(int lanes, bool last);
   void choose(int lanes);
   Status wait_chosen(std::span<int32_t> next);
+  Status publish(const PlannedStep& step);
+  Status publish_tables(StepKind kind, std::span<const BlockTableDelta> deltas);
+  Status leave_image(const Sequence& sequence, int32_t slot);
   Status publish_save();
   void take_times();
 

@@ -19,6 +19,7 @@ struct PlannedStep {
   std::vector<StepLane> lanes;
   std::vector<ControlRow> control;  ///< [lanes * width]
   std::vector<BlockTableDelta> deltas;
+  int32_t snapshot_target = -1;
   int lane_count() const { return static_cast<int>(lanes.size()); }
   int columns() const { return lane_count() * width; }
 };
@@ -26,10 +27,12 @@ struct PlannedStep {
 /// Appends `columns[i]` text columns to `sequences[i]` and writes the step. `position_class` prompt
 /// makes a prefill step, generated a decode step. The sequences, all of one pool, take their pages
 /// here. Errors: a sequence is full or page groups are missing; then no sequence was extended and
-/// the step is unusable.
+/// the step is unusable. `state_target`: as Sequence::extend(), for every lane.
 Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns,
-                 PositionClass position_class, PlannedStep& step);
+                 PositionClass position_class, PlannedStep& step, int32_t state_target = -1);
 
+/// The step that copies the sequence's recurrent state into another slot.
+void plan_snapshot(const Sequence& sequence, int32_t target, PlannedStep& step);
 /// The step that frees the sequence's row and page groups on every stage that passes it.
 void plan_release(const Sequence& sequence, PlannedStep& step);
 

@@ -79,7 +79,8 @@ class Batch {
       return true;
     }
     auto admitted = run_.sequences().admit(static_cast<int>(row),
-                                           positions_of(request, run_.max_sequence_tokens()));
+                                           positions_of(request, run_.max_sequence_tokens()),
+                                           {request.prompt_ids, request.turns});
     if (!admitted) {
       engine_failed(admitted.error());
       return false;
@@ -103,9 +104,10 @@ class Batch {
 
   void prefill(Lane& lane, std::span<const int32_t> prompt_ids) {
     const auto begin = Clock::now();
-    const auto first = run_.engine().prefill(lane.sequence(), prompt_ids);
+    const auto first = run_.sequences().prefill(lane.admitted, prompt_ids);
     lane.decode_begin = Clock::now();
     lane.answer.result().prefill_s = seconds_since(begin);
+    lane.answer.result().cached_tokens = lane.admitted.cached_tokens;
     counts_.prefill_s += seconds_since(begin);
     if (!first) return engine_failed(first.error());
     take(lane, 0, first.value());
@@ -165,7 +167,8 @@ class Batch {
     AdmittedSequence admitted = std::move(lane.admitted);
     lanes_[static_cast<size_t>(admitted.sequence->lane())].reset();
     // After a signal the pipeline takes no more steps, and nothing of the batch runs on.
-    const Status retired = run_.sequences().retire(std::move(admitted));
+    const Status retired = run_.sequences().retire(
+        std::move(admitted), in_cache(prompts_[index].request, answer.result));
     if (!retired) engine_failed(retired.error());
     end(index, std::move(answer));
   }

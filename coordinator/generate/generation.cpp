@@ -67,6 +67,12 @@ void check_request(const GenerationRequest& request, const ModelConfig& config,
     refuse(status.error());
 }
 
+std::vector<int32_t> in_cache(const GenerationRequest& request, const GenerationResult& result) {
+  std::vector<int32_t> ids = request.prompt_ids;
+  ids.insert(ids.end(), result.token_ids.begin(), result.token_ids.end());
+  return ids;
+}
+
 int positions_of(const GenerationRequest& request, int max_sequence_tokens) {
   if (!request.max_tokens) return max_sequence_tokens;
   const int64_t wanted = static_cast<int64_t>(request.prompt_ids.size()) +
@@ -80,14 +86,16 @@ namespace {
 // One generation: the state that its loop carries.
 class Generation {
  public:
-  Generation(EngineRun& run, Sequence& sequence, const Tokenizer& tokenizer,
+  Generation(EngineRun& run, AdmittedSequence& admitted, const Tokenizer& tokenizer,
              const GenerationRequest& request, const TokenSink& sink)
       : run_(run),
         request_(request),
         sink_(sink),
         pace_tokens_per_s_(request.pace_tokens_per_s),
-        sequence_(sequence),
+        admitted_(admitted),
+        sequence_(*admitted.sequence),
         answer_(tokenizer, request, run.engine().vocab_size()) {
+    answer_.result().cached_tokens = admitted.cached_tokens;
     if (answer_.needs_logits()) logits_.resize(static_cast<size_t>(run.engine().vocab_size()));
   }
 
@@ -119,7 +127,7 @@ class Generation {
   Result<int32_t> begin() {
     if (!request_.loaded_state) {
       fed_ = request_.prompt_ids;
-      return run_.engine().prefill(sequence_, request_.prompt_ids);
+      return run_.sequences().prefill(admitted_, request_.prompt_ids);
     }
     run_.load_state(sequence_, *request_.loaded_state);
     fed_ = request_.loaded_state->description().ids;
@@ -205,6 +213,7 @@ class Generation {
   const GenerationRequest& request_;
   const TokenSink& sink_;
   double pace_tokens_per_s_;
+  AdmittedSequence& admitted_;
   Sequence& sequence_;
   Answer answer_;
   std::vector<int32_t> fed_;   // what the cache holds
@@ -218,7 +227,11 @@ GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer,
                           const GenerationRequest& request, const TokenSink& sink) {
   if (request.max_tokens == 0)
     return std::move(Answer(tokenizer, request, run.engine().vocab_size()).result());
-  auto admitted = run.sequences().admit(0, positions_of(request, run.max_sequence_tokens()));
+  // What goes on from a state has no prompt to compute.
+  const KeptPrompt prompt =
+      request.loaded_state ? KeptPrompt{} : KeptPrompt{request.prompt_ids, request.turns};
+  auto admitted =
+      run.sequences().admit(0, positions_of(request, run.max_sequence_tokens()), prompt);
   if (!admitted) {
     if (run.cancelled() == 0) run.throw_engine_error(admitted.error());
     Answer nothing(tokenizer, request, run.engine().vocab_size());
@@ -226,10 +239,10 @@ GenerationResult generate(EngineRun& run, const Tokenizer& tokenizer,
     return std::move(nothing.result());
   }
   if (admitted.value().refusal) refuse(admitted.value().refusal->message());
-  GenerationResult result =
-      Generation(run, *admitted.value().sequence, tokenizer, request, sink).run();
+  GenerationResult result = Generation(run, admitted.value(), tokenizer, request, sink).run();
   // After a signal the pipeline takes no more steps, and the run is over.
-  const Status retired = run.sequences().retire(std::move(admitted).value());
+  const Status retired =
+      run.sequences().retire(std::move(admitted).value(), in_cache(request, result));
   if (!retired && run.cancelled() == 0) run.throw_engine_error(retired.error());
   return result;
 }

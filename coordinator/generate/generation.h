@@ -20,6 +20,7 @@ namespace convoy {
 
 struct GenerationRequest {
   std::vector<int32_t> prompt_ids;
+  std::vector<int> turns;         ///< where in the prompt turns of a chat begin, ascending
   std::optional<int> max_tokens;  ///< none: until a stop id or the context ends
   std::vector<std::string> stop_strings;
   std::vector<int32_t> stop_ids;  ///< empty: none ends the text (--ignore-eos)
@@ -47,6 +48,7 @@ struct GenerationResult {
   std::vector<LogprobReport> logprobs;  ///< one per token id, if asked for
   std::vector<int32_t> token_ids;  ///< without the stop id, and without what a stop string cut off
   int prompt_tokens = 0;
+  int cached_tokens = 0;  ///< of the prompt: the prefix cache had them
   FinishReason finish_reason = FinishReason::length;
   std::optional<int32_t> stop_id;
   double prefill_s = 0;
@@ -63,6 +65,9 @@ void check_request(const GenerationRequest& request, const ModelConfig& config,
 /// Positions that the request may fill, of at most `max_sequence_tokens`. The last token of an
 /// answer is never read again, so it has none.
 int positions_of(const GenerationRequest& request, int max_sequence_tokens);
+
+/// Prompt and answer: what a sequence that answered the request holds, and perhaps a token more.
+std::vector<int32_t> in_cache(const GenerationRequest& request, const GenerationResult& result);
 
 /// Told of every token and the text that may be shown with it (maybe none; id -1: the rest at the
 /// end). Returning false cancels.

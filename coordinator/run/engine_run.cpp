@@ -52,7 +52,7 @@ EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, in
   start_workers(options);
   load(options, checkpoint, token_ids, display);
   connect(checkpoint.config(), options);
-  open_admission();
+  open_admission(options.prefix_cache.value_or(PrefixCacheMode::off));
   health_.set_state(proto::StageHealth::READY);
   load_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -171,7 +171,7 @@ void EngineRun::connect(const ModelConfig& config, const RunOptions& options) {
   report_links(connections.front(), options.warn_of_fallback);
 }
 
-void EngineRun::open_admission() {
+void EngineRun::open_admission(PrefixCacheMode mode) {
   std::vector<Admission::Stage> stages;
   const auto status = pool_->status();
   for (const StageAssignment& stage : plan_.stages) {
@@ -186,7 +186,7 @@ void EngineRun::open_admission() {
       [this](const std::vector<const proto::AdmissionCommand*>& commands) {
         return pool_->exchange(commands);
       });
-  sequences_ = std::make_unique<SequenceKeeper>(engine_->pages(), *admission_, pipeline_.get());
+  sequences_ = std::make_unique<SequenceKeeper>(*engine_, *admission_, pipeline_.get(), mode);
 }
 
 int EngineRun::max_sequence_tokens() const {

@@ -36,7 +36,9 @@ struct RunOptions {
   std::optional<SplitBy> split_by;  ///< nothing: by weight on CPU devices, by memory on others
   std::vector<DeviceValue<uint64_t>> memory_limits;
   std::vector<DeviceValue<double>> device_speeds;
-  std::optional<uint64_t> kv_headroom_bytes;  ///< nothing: the default of the devices' kind
+  std::optional<uint64_t> kv_headroom_bytes;    ///< nothing: the default of the devices' kind
+  std::optional<PrefixCacheMode> prefix_cache;  ///< nothing: as the command has use for it
+  int prefix_images = 8;
   int threads = 0;
   bool cuda_graphs = true;
   LinkChoice links;
@@ -50,6 +52,12 @@ struct RunOptions {
 };
 
 inline constexpr int kDefaultContextTokens = 8192;
+
+/// Where a person did not choose: prompts of one run may begin alike, or there is only one.
+inline void choose_prefix_cache(RunOptions& options, bool several_prompts) {
+  if (!options.prefix_cache)
+    options.prefix_cache = several_prompts ? PrefixCacheMode::exact : PrefixCacheMode::off;
+}
 
 /// The folder of the pool that `options.attach` names.
 std::filesystem::path pool_directory(const RunOptions& options);
@@ -91,6 +99,7 @@ class EngineRun {
   Engine& engine() { return *engine_; }
   /// Where every sequence of this run comes from and goes to.
   SequenceKeeper& sequences() { return *sequences_; }
+  PrefixCacheStats cache_stats() const { return sequences_->cache_stats(); }
   /// Positions that one sequence can have: the context, or all page groups where they are fewer.
   int max_sequence_tokens() const;
   /// The signal that asked to stop, or 0.
@@ -120,7 +129,7 @@ class EngineRun {
             ProgressDisplay& display);
   void confirm_memory(const RunOptions& options);
   void connect(const ModelConfig& config, const RunOptions& options);
-  void open_admission();
+  void open_admission(PrefixCacheMode mode);
   void report_links(const LinkConnection& first, bool warn) const;
   void publish_members() const;
   void ask_workers(const Sequence& sequence, const StateLayout& layout, bool load, int fd);

@@ -95,6 +95,8 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
   }
   request.prefill_chunk_tokens = options.prefill_chunk_tokens;
   request.lanes = options.lanes;
+  if (options.prefix_cache.value_or(PrefixCacheMode::off) != PrefixCacheMode::off)
+    request.image_slots = options.prefix_images;
   request.stage_layers = options.stage_layers;
   request.devices = std::move(devices);
   const DeviceKind kind = request.devices.front().kind;

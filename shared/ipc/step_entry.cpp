@@ -7,8 +7,9 @@
 namespace convoy {
 namespace {
 
-constexpr const char* kKindNames[kStepKinds] = {"prefill",  "decode", "verify",  "state_copy",
-                                                "snapshot", "save",   "release", "tables"};
+constexpr const char* kKindNames[kStepKinds] = {"prefill",    "decode",    "verify",  "state_copy",
+                                                "snapshot",   "save",      "release", "tables",
+                                                "keep_pages", "drop_pages"};
 
 using Problem = std::optional<Error>;
 
@@ -94,6 +95,15 @@ Problem check_delta(const BlockTableDelta& delta, int64_t index, const StepLimit
                   expect_range(name("page"), delta.page, 0, limits.pages - 1));
 }
 
+// What a snapshot copies from one slot to another.
+Problem check_snapshot(const StepHeader& header, const StepLane& lane) {
+  Problem problem = expect_equal("lanes", header.lanes, 1);
+  if (!problem && lane.state_source < 0) problem = wrong("lanes[0].state_source", -1, "a slot");
+  if (!problem && (header.snapshot_target < 0 || header.snapshot_target == lane.state_source))
+    problem = wrong("snapshot_target", header.snapshot_target, "another slot");
+  return problem;
+}
+
 // A column repeats its lane; a live one has the next position.
 Problem check_column(const ControlRow& row, int64_t index, const StepLane& lane, int32_t in_lane) {
   const auto name = [index](const char* field) { return Field("control", index, field); };
@@ -126,6 +136,8 @@ Problem find_problem(const ConstStepEntry& entry, const StepExpectation& expecte
       problem = check_column(entry.control[column], column, lane, static_cast<int32_t>(j));
     }
   }
+  if (!problem && header.kind == StepKind::snapshot)
+    problem = check_snapshot(header, entry.lanes[0]);
   return problem;
 }
 

@@ -19,12 +19,14 @@ enum class StepKind : uint32_t {
   decode,      ///< one column per lane
   verify,      ///< a few columns per lane: the last token and its drafts
   state_copy,  ///< recurrent state of every lane from its source slot to its destination slot
-  snapshot,    ///< recurrent state of every lane into `snapshot_target`
+  snapshot,    ///< recurrent state of the one lane, from its source slot, into `snapshot_target`
   save,        ///< a state image leaves the device
   release,     ///< rows and slots of the lanes are free when this step is reached
   tables,      ///< block-table deltas only
+  keep_pages,  ///< the prefix cache begins to own the page groups that the deltas name
+  drop_pages,  ///< and ends to; rows and blocks of these deltas are 0
 };
-inline constexpr uint32_t kStepKinds = 8;
+inline constexpr uint32_t kStepKinds = 10;
 /// "prefill", "decode" and so on; "unknown" for other values.
 const char* step_kind_name(StepKind kind);
 /// Whether steps of this kind run columns through the layers.

@@ -26,7 +26,7 @@ inline constexpr uint32_t kStepRingSlots = 32;
 static_assert((kStepRingSlots & (kStepRingSlots - 1)) == 0,
               "a slot is sequence % slots, through the wrap");
 inline constexpr uint64_t kStepRingMagic = 0x676e697270657473;  // "stepring"
-inline constexpr uint32_t kStepRingVersion = 1;
+inline constexpr uint32_t kStepRingVersion = 2;
 
 struct StepRingOptions {
   uint32_t max_columns = 0;  ///< largest lanes * width

@@ -30,7 +30,20 @@ Result<int> Sequence::unreserved_pages(int count) const {
   return std::max(0, missing_pages(count) - reserved_.count());
 }
 
-Result<Sequence::Span> Sequence::extend(int count, std::vector<BlockTableDelta>& deltas) {
+void Sequence::adopt(std::span<const int32_t> pages, int32_t state_slot,
+                     std::vector<BlockTableDelta>& deltas) {
+  CONVOY_CHECK_OP(length_, ==, 0);
+  for (const int32_t page : pages) {
+    pool_.share(page);
+    deltas.push_back({lane_, this->pages(), page});
+    pages_.push_back(page);
+  }
+  length_ = this->pages() * kPageTokens;
+  state_slot_ = state_slot;
+}
+
+Result<Sequence::Span> Sequence::extend(int count, std::vector<BlockTableDelta>& deltas,
+                                        int32_t state_target) {
   const auto unreserved = unreserved_pages(count);
   if (!unreserved) return Error{unreserved.error()};
   if (Status status = pool_.check_free(unreserved.value()); !status) return Error{status.error()};
@@ -39,11 +52,16 @@ Result<Sequence::Span> Sequence::extend(int count, std::vector<BlockTableDelta>&
     deltas.push_back({lane_, pages(), page});
     pages_.push_back(page);
   }
+  if (state_target < 0 && page_end_slot_ >= 0 && (length_ + count) % kPageTokens == 0) {
+    state_target = page_end_slot_;
+    page_end_tokens_ = length_ + count;
+  }
   Span span;
   span.first_position = length_;
-  span.state_source = length_ == 0 ? -1 : 2 * lane_ + parity_;
-  parity_ ^= 1;
-  span.state_destination = 2 * lane_ + parity_;
+  span.state_source = state_slot_;
+  const int32_t own = 2 * lane_ + (state_slot_ == 2 * lane_ + 1 ? 0 : 1);
+  span.state_destination = state_target >= 0 ? state_target : own;
+  state_slot_ = span.state_destination;
   length_ += count;
   return span;
 }

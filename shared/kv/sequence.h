@@ -31,7 +31,17 @@ class Sequence {
     int32_t state_source;  // -1 at the start of a sequence
     int32_t state_destination;
   };
-  Result<Span> extend(int count, std::vector<BlockTableDelta>& deltas);
+  /// `state_target`: a slot that takes the state after these columns instead; -1: its own.
+  Result<Span> extend(int count, std::vector<BlockTableDelta>& deltas, int32_t state_target = -1);
+  /// From now on the state at the end of every page goes into `slot`, where it replaces the last
+  /// one, and is read from there.
+  void leave_state_at_page_ends(int32_t slot) { page_end_slot_ = slot; }
+  /// Tokens before the state that lies there; 0: none yet.
+  int page_end_tokens() const { return page_end_tokens_; }
+  /// Begins a fresh sequence (checked) behind a prefix that is computed already: shares its page
+  /// groups, and the next columns read the state in `state_slot`. Appends what stages must learn.
+  void adopt(std::span<const int32_t> pages, int32_t state_slot,
+             std::vector<BlockTableDelta>& deltas);
   /// Page groups that extend(count) would take beyond the reservation. Error: past max_tokens.
   Result<int> unreserved_pages(int count) const;
 
@@ -43,7 +53,7 @@ class Sequence {
   /// Page groups of its blocks, in order.
   std::span<const int32_t> page_groups() const { return pages_; }
   /// The slot that holds the recurrent state after the last column; -1 at the start of a sequence.
-  int32_t state_slot() const { return length_ == 0 ? -1 : 2 * lane_ + parity_; }
+  int32_t state_slot() const { return state_slot_; }
 
  private:
   int missing_pages(int count) const;
@@ -53,7 +63,9 @@ class Sequence {
   int lane_;
   int max_tokens_;
   int length_ = 0;
-  int parity_ = 0;  // which of the two slots holds the state
+  int32_t state_slot_ = -1;
+  int32_t page_end_slot_ = -1;
+  int page_end_tokens_ = 0;
   std::vector<int32_t> pages_;
 };
 

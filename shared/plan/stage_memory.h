@@ -16,8 +16,10 @@ struct StageLimits {
   int prefill_chunk_tokens = 512;  ///< a multiple of kPageTokens
   int lanes = 1;                   ///< sequences in one step, 1..kMaxLanes
   int page_groups = 0;             ///< pages of every KV plane
+  int image_slots = 0;             ///< recurrent states that the prefix cache keeps
   int pages_per_row() const { return (max_context_tokens + kPageTokens - 1) / kPageTokens; }
-  int state_slots() const { return 2 * lanes; }  ///< source and destination of every lane alternate
+  /// Source and destination of every lane alternate; images lie behind them.
+  int state_slots() const { return 2 * lanes + image_slots; }
   /// Columns of the widest step.
   int max_columns() const { return prefill_chunk_tokens > lanes ? prefill_chunk_tokens : lanes; }
   /// Block-table entries that one step may change: every lane may begin a page, and a chunk begins

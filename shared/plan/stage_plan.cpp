@@ -63,6 +63,7 @@ class Planner {
     limits_.prefill_chunk_tokens =
         std::min(request.prefill_chunk_tokens, limits_.pages_per_row() * kPageTokens);
     limits_.lanes = request.lanes;
+    limits_.image_slots = request.image_slots;
     limits_.page_groups = least_page_groups(request);
     for (int layer = 0; layer < config.num_layers; ++layer)
       needs_.push_back(layer_needs(config, layer, limits_, kind_));
@@ -70,8 +71,10 @@ class Planner {
   }
 
   StagePlan plan() {
-    const int most = request_.kv_capacity_tokens != 0 ? limits_.page_groups
-                                                      : limits_.pages_per_row() * limits_.lanes;
+    // A prefix cache can use another context's worth.
+    const int rows = limits_.lanes + (limits_.image_slots > 0 ? 1 : 0);
+    const int most =
+        request_.kv_capacity_tokens != 0 ? limits_.page_groups : limits_.pages_per_row() * rows;
     const std::vector<LayerRange> ranges =
         request_.stage_layers.empty() ? split(most) : ranges_from_counts(request_.stage_layers);
     std::vector<LayerNeeds> needs;

@@ -26,6 +26,7 @@ struct PlanRequest {
   int max_context_tokens = kPageTokens;
   int prefill_chunk_tokens = 512;  ///< a chunk is never longer than the context
   int lanes = 1;
+  int image_slots = 0;         ///< as StageLimits
   int kv_capacity_tokens = 0;  ///< of all sequences together; 0: what the lanes' contexts can use,
                                ///< but not more than fits
   SplitBy split_by = SplitBy::weight;

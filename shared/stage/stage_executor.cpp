@@ -183,6 +183,18 @@ void StageExecutor::update_tables(Stream& stream, std::span<const BlockTableDelt
   staging_->end(stream);
 }
 
+void StageExecutor::copy_state(Stream& stream, int32_t from, int32_t to) {
+  CONVOY_CHECK(from >= 0 && from < limits_.state_slots() && to >= 0 && to < limits_.state_slots() &&
+                   from != to,
+               fmt::format("state slot {} to {}", from, to));
+  for (const Layer& layer : stack_) {
+    const auto* const gdn = std::get_if<GdnLayer>(&layer.mixer);
+    if (gdn == nullptr) continue;
+    stream.copy(gdn->recurrent_slot(to), gdn->recurrent_slot(from), gdn_state_bytes(config_));
+    stream.copy(gdn->conv_slot(to), gdn->conv_slot(from), conv_state_bytes(config_));
+  }
+}
+
 const void* StageExecutor::last_columns(Stream& stream, std::span<const int> valid_columns,
                                         int width) {
   const auto bytes = column_bytes();

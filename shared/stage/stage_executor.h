@@ -52,6 +52,8 @@ class StageExecutor {
 
   /// Changes block tables as a step says that runs no layers. Indices must be in range (checked).
   void update_tables(Stream& stream, std::span<const BlockTableDelta> deltas);
+  /// Copies the recurrent state of every layer from one slot to another; both in range (checked).
+  void copy_state(Stream& stream, int32_t from, int32_t to);
   /// Applies the step's deltas, then runs all layers on the residual.
   void run(Stream& stream, const StageStep& step);
 
