@@ -158,6 +158,7 @@ Status StepLoop::execute(const ConstStepEntry& entry, HealthState& health) {
   const LinkExpectation expected{
       .transfer = incoming_.next_transfer(), .bytes = columns * column_bytes, .columns = columns};
   clock_.ready(stream_);
+  outgoing_.acquire_ahead(stream_);
   const auto received =
       incoming_.receive(stream_, executor_.residual(), expected.bytes, expected.columns);
   if (!received) return Error{received.error()};

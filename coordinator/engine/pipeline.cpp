@@ -148,6 +148,7 @@ Status Pipeline::send(Stream& stream, const void* residual, int columns) {
 }
 
 Status Pipeline::receive(Stream& stream, void* last_columns, int lanes) {
+  outgoing_->acquire_ahead(stream);
   const LinkExpectation expected{.transfer = back_->next_transfer(),
                                  .bytes = static_cast<size_t>(lanes) * column_bytes_,
                                  .columns = static_cast<uint32_t>(lanes)};

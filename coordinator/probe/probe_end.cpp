@@ -104,6 +104,7 @@ class ProbeEnd {
       throw StartError("the probe's link was aborted");
   }
   void receive(size_t bytes) {
+    out_.acquire_ahead(*stream_);  // as a stage does
     const auto received = in_.receive(*stream_, payload_.data(), bytes, 0);
     if (!received) throw StartError(received.error());
     if (received.value() == Transfer::aborted) throw StartError("the probe's link was aborted");

@@ -234,6 +234,7 @@ void StageLinkEnd::rewind(const LinkEpoch& epoch) {
   options_.start = epoch;
   slot_index_ = 0;
   first_lap_ = true;
+  acquired_ = false;
   shared_->next.store(epoch.first_transfer, std::memory_order_relaxed);
   if (side_ == Side::sender) {
     futex_store_and_wake(filled(), epoch.first_transfer * kLinkPieces);
@@ -263,8 +264,13 @@ Result<StageLinkSender> StageLinkSender::open(SharedRegion& region, const StageL
 
 void* StageLinkSender::acquire(Stream& stream) {
   if (aborted()) return nullptr;
-  await(stream, drained(), next_transfer() + 1 - options_.slots);
+  if (!acquired_) await(stream, drained(), next_transfer() + 1 - options_.slots);
+  acquired_ = true;
   return aborted() ? nullptr : slot() + kPayloadOffset;
+}
+
+void StageLinkSender::acquire_ahead(Stream& stream) {
+  if (!inline_stream_ && own_events_.empty()) acquire(stream);
 }
 
 void StageLinkSender::write_header(Stream& stream, size_t bytes, uint32_t columns,
@@ -288,6 +294,7 @@ Transfer StageLinkSender::commit(Stream& stream, size_t bytes, uint32_t columns,
   write_header(stream, bytes, columns, live);
   const uint32_t transfer = next_transfer();
   const uint32_t slot_index = slot_index_;
+  acquired_ = false;
   advance();
   ring(stream, slot_index, filled(), filled_value(transfer, 0, 1));
   return Transfer::done;
@@ -301,6 +308,7 @@ Transfer StageLinkSender::send(Stream& stream, const void* payload, size_t bytes
   write_header(stream, bytes, columns, live);
   const uint32_t transfer = next_transfer();
   const uint32_t slot_index = slot_index_;
+  acquired_ = false;
   advance();
   const LinkPieces pieces = pieces_of(bytes);
   for (uint32_t piece = 0; piece < pieces.count; ++piece) {

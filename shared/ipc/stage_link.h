@@ -224,6 +224,7 @@ class StageLinkEnd {
   std::byte* slots_;         // in the region, or device memory
   uint32_t slot_index_ = 0;  // not transfer % slots, which jumps where the counter wraps
   bool first_lap_ = true;    // no slot was used twice since the epoch began
+  bool acquired_ = false;    // a sender has waited for the next transfer's slot
   std::unique_ptr<Shared> shared_;
   std::unique_ptr<HostRegistration> registration_;
   std::vector<std::unique_ptr<IpcEvent>> own_events_;    // by slot; none: doorbell words
@@ -255,10 +256,12 @@ class StageLinkSender : public StageLinkEnd {
 
   /// The same in two halves, for producing straight into the slot: acquire() waits and returns the
   /// payload's address (null: aborted), stream-ordered work fills it, commit() publishes it in one
-  /// piece. Calling acquire() at the start of a step is how the wait for `drained` comes before the
-  /// step's other waits.
+  /// piece. A second acquire() before it does not wait again.
   void* acquire(Stream& stream);
   Transfer commit(Stream& stream, size_t bytes, uint32_t columns, std::span<const uint32_t> live);
+  /// acquire() for a later send(), before the stream waits for what it will send: nobody waits for
+  /// the slot on the way of a transfer then. Nothing where the host would have to wait itself.
+  void acquire_ahead(Stream& stream);
 
  private:
   struct Adopt {};

@@ -19,6 +19,7 @@ StageExecutor::StageExecutor(Device& device, Stream& stream, const Checkpoint& c
                              const LoadProgress& progress)
     : device_(device), config_(checkpoint.config()), layers_(layers), limits_(limits) {
   memory_ = stage_memory(config_, layers_, limits_, device_.kind());
+  choose_products(stream);
   allocate_workspace(stream);
   WeightLoader loader(device_, stream, checkpoint, progress);
   for (int layer = layers_.begin; layer < layers_.end; ++layer) {
@@ -107,7 +108,8 @@ void StageExecutor::account() const {
   CONVOY_CHECK_OP(workspace, ==, memory_.workspace_bytes);
 }
 
-void StageExecutor::prepare(Stream& stream, bool graphs) {
+// Takes memory for a while: before everything else, since in the end there may be none left.
+void StageExecutor::choose_products(Stream& stream) const {
   std::set<std::pair<int, int>> products;
   for (int layer = layers_.begin; layer < layers_.end; ++layer) {
     for (const WeightSpec& spec : layer_weight_table(config_, layer)) {
@@ -117,7 +119,9 @@ void StageExecutor::prepare(Stream& stream, bool graphs) {
   std::vector<WarmUpShape> shapes;
   for (const auto& [out, in] : products) shapes.push_back({out, in});
   device_.ops().warm_up(stream, shapes.data(), static_cast<int>(shapes.size()));
+}
 
+void StageExecutor::prepare(Stream& stream, bool graphs) {
   if (device_.kind() == DeviceKind::cpu) return;
   // Dead columns: every kernel runs, no state is touched.
   const int chunk = limits_.prefill_chunk_tokens;

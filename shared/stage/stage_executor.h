@@ -86,6 +86,7 @@ class StageExecutor {
     WeightSet weights;
     std::variant<AttentionLayer, GdnLayer> mixer;
   };
+  void choose_products(Stream& stream) const;
   void allocate_workspace(Stream& stream);
   void account() const;
   void stage(Stream& stream, std::span<const ControlRow> control,

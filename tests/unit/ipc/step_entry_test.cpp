@@ -43,7 +43,7 @@ const std::vector<Corruption>& corruptions() {
   static const std::vector<Corruption> list = {
       {"epoch is 4", [](auto& e) { e.header->epoch = 4; }},
       {"sequence is 1", [](auto& e) { e.header->sequence = 1; }},
-      {"kind is 8", [](auto& e) { e.header->kind = static_cast<StepKind>(8); }},
+      {"kind is 10", [](auto& e) { e.header->kind = static_cast<StepKind>(10); }},
       {"position_class is 2", [](auto& e) { e.header->position_class = PositionClass{2}; }},
       {"lanes is 17", [](auto& e) { e.header->lanes = 17; }},
       {"lanes is 0", [](auto& e) { e.header->lanes = 0; }},
@@ -110,8 +110,30 @@ TEST(StepEntry, StepsThatRunNoLayersNeedNoLanesAndOthersDo) {
   for (uint32_t kind = 0; kind < kStepKinds; ++kind) {
     Step step;
     step.header.kind = static_cast<StepKind>(kind);
-    EXPECT_EQ(step.check().ok(), !step_runs_layers(step.header.kind)) << kind;
+    const bool needs_lane =
+        step_runs_layers(step.header.kind) || step.header.kind == StepKind::snapshot;
+    EXPECT_EQ(step.check().ok(), !needs_lane) << kind;
   }
+}
+
+TEST(StepEntry, ASnapshotCopiesOneLanesStateIntoAnotherSlot) {
+  Step step;
+  step.header.kind = StepKind::snapshot;
+  step.header.lanes = 1;
+  step.header.snapshot_target = 7;
+  step.lanes[0].state_source = 3;
+  step.lanes[0].state_destination = -1;
+  EXPECT_TRUE(step.check().ok()) << step.check().error();
+  step.header.lanes = 2;
+  EXPECT_THAT(step.check().error(), HasSubstr("lanes is 2"));
+  step.header.lanes = 1;
+  step.header.snapshot_target = -1;
+  EXPECT_THAT(step.check().error(), HasSubstr("snapshot_target is -1, allowed: another slot"));
+  step.header.snapshot_target = 3;
+  EXPECT_THAT(step.check().error(), HasSubstr("snapshot_target is 3, allowed: another slot"));
+  step.header.snapshot_target = 7;
+  step.lanes[0].state_source = -1;
+  EXPECT_THAT(step.check().error(), HasSubstr("lanes[0].state_source is -1, allowed: a slot"));
 }
 
 TEST(StepEntry, ASequenceAtItsLastPositionsIsAccepted) {

@@ -34,6 +34,50 @@ TEST(Sequence, PageDeltasNameEveryNewBlockOnce) {
   EXPECT_EQ(sequence.length(), 257);
 }
 
+TEST(Sequence, BeginsBehindAPrefixOfSharedPageGroups) {
+  PagePool pool(8);
+  std::vector<BlockTableDelta> deltas;
+  auto first = std::make_unique<Sequence>(pool, 0, 1000);
+  ASSERT_TRUE(first->extend(150, deltas).ok());
+  deltas.clear();
+  Sequence second(pool, 1, 1000);
+  second.adopt(first->page_groups().first(2), 9, deltas);
+  EXPECT_EQ(second.length(), 128);
+  EXPECT_EQ(second.state_slot(), 9);
+  ASSERT_EQ(deltas.size(), 2U);
+  EXPECT_EQ(deltas[1].kv_row, 1);
+  EXPECT_EQ(deltas[1].block, 1);
+  EXPECT_EQ(deltas[1].page, 1);
+  const auto span = second.extend(10, deltas);
+  ASSERT_TRUE(span.ok());
+  EXPECT_EQ(span.value().first_position, 128);
+  EXPECT_EQ(span.value().state_source, 9);
+  EXPECT_EQ(span.value().state_destination, 3);
+  EXPECT_EQ(deltas.back().block, 2);
+  EXPECT_EQ(deltas.back().page, 3) << "a page group of its own";
+  first.reset();
+  EXPECT_EQ(pool.used(), 3) << "the shared ones stay";
+  EXPECT_DEATH(second.adopt({}, 9, deltas), "length_");
+}
+
+TEST(Sequence, LeavesItsStateWhereItIsTold) {
+  PagePool pool(8);
+  std::vector<BlockTableDelta> deltas;
+  Sequence sequence(pool, 1, 1000);
+  EXPECT_EQ(sequence.extend(64, deltas, 7).value().state_destination, 7);
+  const auto next = sequence.extend(5, deltas);
+  EXPECT_EQ(next.value().state_source, 7);
+  EXPECT_EQ(next.value().state_destination, 3);
+  sequence.leave_state_at_page_ends(8);
+  EXPECT_EQ(sequence.page_end_tokens(), 0);
+  for (int length = 70; length <= 200; ++length) {
+    const auto span = sequence.extend(1, deltas).value();
+    EXPECT_EQ(span.state_destination == 8, length % 64 == 0) << length;
+    EXPECT_EQ(span.state_source == 8, length % 64 == 1) << length;
+  }
+  EXPECT_EQ(sequence.page_end_tokens(), 192);
+}
+
 TEST(Sequence, StateSlotsAlternateFromTheZeroState) {
   PagePool pool(8);
   std::vector<BlockTableDelta> deltas;

@@ -162,5 +162,39 @@ TEST_F(KvLedgerTest, ATablesEntrySharesAndTheLastOwnerFrees) {
   expect_counts(0, 0);
 }
 
+TEST_F(KvLedgerTest, WhatThePrefixCacheKeepsStaysUntilItIsDropped) {
+  reserve(1, 2);
+  admit(1, 0);
+  ASSERT_TRUE(apply_step(ledger, StepKind::prefill, {0}, {{0, 0, 4}, {0, 1, 5}}).ok());
+  ASSERT_TRUE(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 4}}).ok());
+  ASSERT_TRUE(apply_step(ledger, StepKind::release, {0}).ok());
+  expect_counts(1, 0);
+  reserve(2, 1);
+  admit(2, 1);
+  ASSERT_TRUE(apply_step(ledger, StepKind::tables, {}, {{1, 0, 4}}).ok());
+  ASSERT_TRUE(apply_step(ledger, StepKind::drop_pages, {}, {{0, 0, 4}}).ok());
+  expect_counts(1, 1);  // request 2 still uses it
+  ASSERT_TRUE(apply_step(ledger, StepKind::release, {1}).ok());
+  expect_counts(0, 0);
+}
+
+TEST_F(KvLedgerTest, PageGroupsAreKeptOnceWhileInUseAndDroppedOnce) {
+  EXPECT_THAT(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 4}}).error(),
+              HasSubstr("page group 4 cannot be kept"));
+  EXPECT_THAT(apply_step(ledger, StepKind::drop_pages, {}, {{0, 0, 4}}).error(),
+              HasSubstr("page group 4 was not kept"));
+  EXPECT_THAT(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 10}}).error(),
+              HasSubstr("page group 10 cannot be kept"));
+  reserve(1, 1);
+  admit(1, 0);
+  ASSERT_TRUE(apply_step(ledger, StepKind::prefill, {0}, {{0, 0, 4}}).ok());
+  ASSERT_TRUE(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 4}}).ok());
+  EXPECT_THAT(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 4}}).error(),
+              HasSubstr("page group 4 cannot be kept"));
+  ASSERT_TRUE(apply_step(ledger, StepKind::drop_pages, {}, {{0, 0, 4}}).ok());
+  EXPECT_THAT(apply_step(ledger, StepKind::drop_pages, {}, {{0, 0, 4}}).error(),
+              HasSubstr("page group 4 was not kept"));
+}
+
 }  // namespace
 }  // namespace convoy

@@ -1,0 +1,184 @@
+// --prefix-cache: prompts that begin like earlier ones are answered alike, and computed less.
+#include <algorithm>
+#include <random>
+#include <sstream>
+
+#include "tests/integration/convoy_test.h"
+
+namespace convoy::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kPage = 64;
+constexpr int kChunk = 128;
+
+/// `count` tokens of the bundled model's tokenizer: each of these words is one.
+std::string words_of(int count, unsigned seed) {
+  static const Words kWords{" the", " dog", " cat", " was", " and", " big", " red", " ball",
+                            " boy", " girl", " saw", " a",  " to",  " he",  " she", " it"};
+  std::mt19937 random(seed);
+  std::string text;
+  for (int i = 0; i < count; ++i) text += kWords[random() % kWords.size()];
+  return text;
+}
+
+class PrefixTest : public ConvoyTest {
+ protected:
+  ProgramCall batch(const Words& prompts, Words words) const {
+    const std::string file = (scratch.path() / "prompts").native();
+    std::string text;
+    for (const std::string& prompt : prompts) text += prompt + "\n";
+    write_file(file, text);
+    const Words common{"-f", file, "--prefill-chunk", std::to_string(kChunk), "--json"};
+    words.insert(words.end(), common.begin(), common.end());
+    return generate(std::move(words));
+  }
+  std::vector<json::object> answers(const Words& prompts, const Words& words) const {
+    const Ended ended = run(batch(prompts, words));
+    EXPECT_EXIT_CODE(ended, 0);
+    std::vector<json::object> objects;
+    std::istringstream in(ended.out);
+    for (std::string line; std::getline(in, line);)
+      objects.push_back(json::parse(line).as_object());
+    EXPECT_EQ(objects.size(), prompts.size()) << ended.err;
+    return objects;
+  }
+  static std::vector<int> cached(const std::vector<json::object>& list) {
+    std::vector<int> tokens;
+    for (const auto& object : list)
+      tokens.push_back(object.at("cached_tokens").to_number<int>());
+    return tokens;
+  }
+  static void expect_same_texts(const std::vector<json::object>& a,
+                                const std::vector<json::object>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i)
+      EXPECT_EQ(a[i].at("token_ids"), b[i].at("token_ids")) << "line " << i + 1;
+  }
+};
+
+class PrefixStagesTest : public PrefixTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(PrefixStagesTest, ColdAndWarmPromptsOfEveryLengthGiveTheSameBytes) {
+  Words prompts;
+  std::vector<int> lengths, expected;
+  for (const int length : {kPage - 1, kPage, kPage + 1, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk}) {
+    for (const int warm : {0, 1}) {
+      prompts.push_back(words_of(length, static_cast<unsigned>(length)));
+      lengths.push_back(length);
+      expected.push_back(warm * ((length - 1) / kPage * kPage));
+    }
+  }
+  const Words options{"--devices", cpus(GetParam()), "--parallel", "1", "-n", "20", "--ignore-eos"};
+  Words with = options;
+  with.insert(with.end(), {"--prefix-images", "64"});
+  const auto warm = answers(prompts, with);
+  for (size_t i = 0; i < warm.size(); ++i)
+    EXPECT_EQ(warm[i].at("prompt_tokens").to_number<int>(), lengths[i]);
+  EXPECT_EQ(cached(warm), expected);
+  Words without = options;
+  without.insert(without.end(), {"--prefix-cache", "off"});
+  const auto cold = answers(prompts, without);
+  EXPECT_EQ(cached(cold), std::vector<int>(prompts.size(), 0));
+  expect_same_texts(warm, cold);
+}
+
+// The first prompt that leaves another one begins at a chunk; where it left is known from then on.
+TEST_P(PrefixStagesTest, SharedPrefixesOfOneThreeAndNinePagesAreFoundWhereImagesLie) {
+  const std::string whole = words_of(700, 1);
+  Words prompts{whole};
+  for (const int pages : {1, 3, 9}) {
+    const std::string shared = words_of(pages * kPage, 1);
+    for (const unsigned seed : {2U, 3U})
+      prompts.push_back(shared + words_of(70, static_cast<unsigned>(pages) * 10 + seed));
+  }
+  const Words options{"--devices",    cpus(GetParam()), "--parallel", "1",  "-n", "16",
+                      "--ignore-eos", "--temperature",  "0.8",        "--seed", "5"};
+  Words with = options;
+  with.insert(with.end(), {"--prefix-images", "64"});
+  const auto warm = answers(prompts, with);
+  EXPECT_EQ(cached(warm), (std::vector<int>{0, 0, 64, 128, 192, 512, 576}));
+  Words without = options;
+  without.insert(without.end(), {"--prefix-cache", "off"});
+  expect_same_texts(warm, answers(prompts, without));
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, PrefixStagesTest, ::testing::Values(1, 2, 3));
+
+// Every step of every worker is checked against its ledger: one page group too many or too few ends
+// the run.
+TEST_F(PrefixTest, FewPageGroupsAndFewImagesChangeNoText) {
+  std::mt19937 random(4);
+  Words prompts;
+  for (int i = 0; i < 60; ++i) {
+    const int shared = static_cast<int>(random() % 4) * kPage;
+    prompts.push_back(words_of(shared, random() % 2) +
+                      words_of(1 + static_cast<int>(random() % 130), 100 + random() % 20));
+  }
+  const Words options{"--devices", cpus(3),        "--parallel", "3",   "-n", "12",
+                      "-c",        "448",          "--kv-capacity", "960", "--ignore-eos"};
+  Words without = options;
+  without.insert(without.end(), {"--prefix-cache", "off"});
+  const auto cold = answers(prompts, without);
+  for (const char* images : {"1", "3"}) {
+    Words with = options;
+    with.insert(with.end(), {"--prefix-images", images});
+    const Ended ended = run(batch(prompts, with));
+    EXPECT_EXIT_CODE(ended, 0);
+    EXPECT_THAT(ended.err, HasSubstr("prefix cache: "));
+    EXPECT_THAT(ended.err, ::testing::Not(HasSubstr(", 0 gave way"))) << images;
+    expect_same_texts(answers(prompts, with), cold);
+  }
+}
+
+TEST_F(PrefixTest, FastKeepsWhatAnswersComputedAndExactDoesNot) {
+  const std::string prompt = words_of(100, 8);
+  const auto first = answers({prompt}, {"--devices", cpus(2), "--parallel", "1", "-n", "120", "--ignore-eos"});
+  const std::string text(first.front().at("text").as_string());
+  const Words prompts{prompt, prompt + text + " the dog"};
+  for (const auto& [mode, hit] : {std::pair{"exact", 64}, std::pair{"fast", 192}}) {
+    const auto both = answers(prompts, {"--devices", cpus(2), "--parallel", "1", "-n", "120",
+                                        "--ignore-eos", "--prefix-cache", mode});
+    ASSERT_EQ(both[0].at("text"), first.front().at("text"));
+    EXPECT_EQ(cached(both), (std::vector<int>{0, hit})) << mode;
+  }
+}
+
+TEST_F(PrefixTest, ASecondTurnOfAChatBeginsBehindTheFirst) {
+  ProgramCall call = convoy({"chat", "-m", bundled_model_path().native(), "--greedy", "-n", "12",
+                             "--system", words_of(150, 3)});
+  call.input = "Hello\nAnd then?\n/stats\n";
+  const Ended ended = run(call);
+  EXPECT_EXIT_CODE(ended, 0);
+  EXPECT_THAT(ended.out, HasSubstr("prefix cache: 1 of 2 prompts hit, "));
+  EXPECT_THAT(ended.out, ::testing::Not(HasSubstr("prompts hit, 0 tokens")));
+}
+
+TEST_F(PrefixTest, ASinglePromptKeepsNothingAndPlansNothingForIt) {
+  const auto single = json_of(run(generate({"-p", words_of(200, 1), "-n", "2", "--json", "--quiet"})));
+  EXPECT_EQ(single.at("cached_tokens").as_int64(), 0);
+  const auto state_bytes = [&](const Words& words) {
+    Words all{"plan", "-m", bundled_model_path().native(), "--json", "--devices", "cpu"};
+    all.insert(all.end(), words.begin(), words.end());
+    const auto plan = json_of(run(convoy(all)));
+    return plan.at("stages").at(0).at("state_bytes").as_int64();
+  };
+  const auto lanes = state_bytes({"--parallel", "2", "--prefix-cache", "off"});  // 4 slots
+  EXPECT_EQ(state_bytes({"--parallel", "2"}), lanes * 12 / 4);
+  EXPECT_EQ(state_bytes({"--parallel", "2", "--prefix-images", "2"}), lanes * 6 / 4);
+  EXPECT_EQ(state_bytes({}), lanes / 2);
+}
+
+TEST_F(PrefixTest, BadFlagsAreUsageErrors) {
+  for (const Words& words : {Words{"--prefix-cache", "maybe"}, Words{"--prefix-images", "0"}}) {
+    Words all{"-p", kPrompt, "-n", "1"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Ended ended = run(generate(all));
+    EXPECT_EXIT_CODE(ended, 2);
+    EXPECT_THAT(error_line(ended.err), HasSubstr(words[0]));
+  }
+}
+
+}  // namespace
+}  // namespace convoy::testing
