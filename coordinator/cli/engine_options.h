@@ -43,6 +43,7 @@ struct EngineFlags {
   std::string device_speed;
   int kv_headroom_mib = -1;  ///< -1: the default of the devices' kind
   std::string kv_capacity = "auto";
+  std::string kv_dtype = "auto";
   int max_context = 0;
   int prefill_chunk = 512;
   int threads = 0;

@@ -95,6 +95,7 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
   }
   request.prefill_chunk_tokens = options.prefill_chunk_tokens;
   request.lanes = options.lanes;
+  request.kv_dtype = options.kv_dtype;
   request.stage_layers = options.stage_layers;
   request.devices = std::move(devices);
   const DeviceKind kind = request.devices.front().kind;
