@@ -21,7 +21,8 @@ StageLimits limits_from(const proto::StageLimits& in) {
           .prefill_chunk_tokens = static_cast<int>(in.prefill_chunk_tokens()),
           .lanes = static_cast<int>(in.lanes()),
           .page_groups = static_cast<int>(in.page_groups()),
-          .image_slots = static_cast<int>(in.image_slots())};
+          .image_slots = static_cast<int>(in.image_slots()),
+          .kv_dtype = static_cast<KvDtype>(in.kv_dtype())};
 }
 
 // A message is input like any other: what would be a broken invariant further down is refused here.
@@ -50,8 +51,17 @@ void check_load(const proto::LoadStage& message, const ModelConfig& config) {
   }
 }
 
-Status move_layers(StageExecutor& executor, Stream& stream, const Device& device,
-                   const proto::MoveState& request, const std::vector<UniqueFd>& descriptors,
+void check_kv_dtype(const proto::StageLimits& limits, const Device& device) {
+  const auto number = static_cast<uint32_t>(limits.kv_dtype());
+  if (number < kKvDtypes && has_kv_dtype(device.kind(), static_cast<KvDtype>(number))) return;
+  throw StartError(fmt::format(
+      "LoadStage: KV dtype {} on {} devices",
+      number < kKvDtypes ? kv_dtype_name(static_cast<KvDtype>(number)) : std::to_string(number),
+      device_kind_name(device.kind())));
+}
+
+Status move_layers(StageExecutor& executor, Stream& stream, const proto::MoveState& request,
+                   const std::vector<UniqueFd>& descriptors,
                    google::protobuf::RepeatedField<uint64_t>& hashes) {
   const StageLimits& limits = executor.limits();
   const auto tokens = request.tokens();
@@ -72,7 +82,7 @@ Status move_layers(StageExecutor& executor, Stream& stream, const Device& device
   }
   const std::vector<int32_t> pages(request.pages().begin(), request.pages().end());
   const SequencePlace place{.pages = pages, .state_slot = request.state_slot(), .tokens = tokens};
-  StateLayout layout = state_layout(executor.config(), device.kind(), tokens);
+  StateLayout layout = state_layout(executor.config(), limits.kv_dtype, tokens);
   if (!request.load()) {
     const auto saved = executor.save_state(stream, place, descriptors.front().get(), layout);
     if (!saved) return Error{saved.error()};
@@ -154,6 +164,7 @@ void Session::load(const proto::LoadStage& message) {
   const LayerRange layers{static_cast<int>(message.plan().layer_begin()),
                           static_cast<int>(message.plan().layer_end())};
   device_ = open_device(device_id_, static_cast<int>(message.threads()));
+  check_kv_dtype(message.limits(), *device_);
   stream_ = device_->make_stream();
 
   uint64_t total = 0;
@@ -211,6 +222,7 @@ void Session::describe() {
   description.set_state_bytes(memory.state_bytes);
   description.set_workspace_bytes(memory.workspace_bytes);
   description.set_page_groups(static_cast<uint64_t>(executor_->limits().page_groups));
+  description.set_kv_dtype(kv_dtype_name(executor_->limits().kv_dtype));
   health_.set_description(description);
   health_.set_free_bytes(device_->info().free_bytes);
 }
@@ -254,8 +266,8 @@ void Session::move_state() {
   const proto::MoveState& request = command->message.move_state();
   proto::FromWorker reply;
   proto::StateMoved& moved = *reply.mutable_state_moved();
-  if (const Status status = move_layers(*executor_, *stream_, *device_, request,
-                                        command->descriptors, *moved.mutable_hashes());
+  if (const Status status =
+          move_layers(*executor_, *stream_, request, command->descriptors, *moved.mutable_hashes());
       !status)
     moved.set_error(status.error());
   control_.send(reply);

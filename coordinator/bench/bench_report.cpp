@@ -40,6 +40,18 @@ uint64_t step_weight_bytes(const BenchSet& set) {
   return bytes;
 }
 
+double step_kv_bytes(const BenchResult& result, const BenchSet& set, const BenchCase& c) {
+  double bytes = 0;
+  for (const BenchStage& stage : set.stages) bytes += step_kv_bytes(result, stage, c);
+  return bytes;
+}
+
+uint64_t position_kv_bytes(const BenchSet& set) {
+  uint64_t bytes = 0;
+  for (const BenchStage& stage : set.stages) bytes += stage.position_kv_bytes;
+  return bytes;
+}
+
 Cells case_cells(const BenchResult& result, const BenchSet& set, const BenchCase& c) {
   return {set.devices,
           std::to_string(c.prompt_tokens),
@@ -77,12 +89,14 @@ json::object set_json(const BenchResult& result, const BenchSet& set) {
     stages.push_back({{"rank", stage.rank},
                       {"device", stage.device},
                       {"layers", {stage.layers.begin, stage.layers.end}},
-                      {"step_weight_bytes", stage.step_weight_bytes}});
+                      {"step_weight_bytes", stage.step_weight_bytes},
+                      {"position_kv_bytes", stage.position_kv_bytes}});
   }
   json::array cases;
   for (const BenchCase& c : set.cases) {
     json::object object{{"prompt_tokens", c.prompt_tokens},
                         {"decode_tokens", c.decode_tokens},
+                        {"step_kv_bytes", step_kv_bytes(result, set, c)},
                         {"prefill_s", spread_json(c.prefill_s)},
                         {"step_ms", spread_json(c.step_ms)},
                         {"product_share", number_or_null(product_share(result, set, c))},
@@ -97,6 +111,7 @@ json::object set_json(const BenchResult& result, const BenchSet& set) {
   }
   return {{"devices", set.devices},
           {"load_s", set.load_s},
+          {"kv_dtype", set.kv_dtype},
           {"step_weight_bytes", step_weight_bytes(set)},
           {"weight_bytes_per_token", step_weight_bytes(set) / static_cast<uint64_t>(result.lanes)},
           {"stages", stages},
@@ -145,9 +160,11 @@ std::string bench_table(const BenchResult& result) {
   text += format_table(rows);
   text += "\n";
   for (const BenchSet& set : result.sets) {
-    text += fmt::format("{}: loaded in {:.2f} s, {} of weights read per step of {} token{}",
-                        set.devices, set.load_s, format_bytes(step_weight_bytes(set)), result.lanes,
-                        result.lanes == 1 ? "" : "s");
+    text += fmt::format(
+        "{}: loaded in {:.2f} s, {} of weights read per step of {} token{}, {} of {} KV per "
+        "position before it",
+        set.devices, set.load_s, format_bytes(step_weight_bytes(set)), result.lanes,
+        result.lanes == 1 ? "" : "s", format_bytes(position_kv_bytes(set)), set.kv_dtype);
     if (!set.waiting_clocks.empty())
       text += fmt::format("; waiting at {} MHz", clock_text(set.waiting_clocks));
     text += "\n";
@@ -191,7 +208,8 @@ std::string bench_csv(const BenchResult& result) {
                                "prefill_s_max", "prefill_tok_s", "product_share",
                                "step_ms",       "step_ms_min",   "step_ms_max",
                                "decode_tok_s",  "copy_share",    "weight_bytes_per_token",
-                               "hop_us",        "sm_clock_mhz",  "waiting_sm_clock_mhz"});
+                               "hop_us",        "sm_clock_mhz",  "waiting_sm_clock_mhz",
+                               "kv_dtype",      "step_kv_bytes"});
   for (const BenchSet& set : result.sets) {
     for (const BenchCase& c : set.cases) {
       Cells cells{result.model,
@@ -213,6 +231,8 @@ std::string bench_csv(const BenchResult& result) {
       cells.push_back(number_or_empty(c.hop_us));
       cells.push_back(c.clocks.empty() ? "" : clock_text(c.clocks));
       cells.push_back(set.waiting_clocks.empty() ? "" : clock_text(set.waiting_clocks));
+      cells.push_back(set.kv_dtype);
+      cells.push_back(fmt::format("{:.6g}", step_kv_bytes(result, set, c)));
       text += csv_line(cells);
     }
   }

@@ -29,6 +29,8 @@ struct BenchStage {
   LayerRange layers;
   uint64_t step_weight_bytes = 0;  ///< weights that one decode step reads: all but the embedding
   double prefill_flops = 0;        ///< of the matrix products, per prompt token
+  uint64_t position_kv_bytes =
+      0;  ///< keys and values of one position, which every later step reads
 };
 
 /// One prompt length with one decode length.
@@ -42,7 +44,8 @@ struct BenchCase {
 };
 
 struct BenchSet {
-  std::string devices;  ///< as given
+  std::string devices;   ///< as given
+  std::string kv_dtype;  ///< as --kv-dtype names it
   double load_s = 0;
   std::vector<BenchStage> stages;
   std::vector<BenchCase> cases;
@@ -73,8 +76,13 @@ struct BenchResult {
 double prefill_rate(const BenchCase& c, double seconds);
 double decode_rate(double step_ms, int lanes);
 
+/// Keys and values that a stage reads in one decode step of all lanes: the mean over the case's
+/// steps, whose context grows from the prompt on.
+double step_kv_bytes(const BenchResult& result, const BenchStage& stage, const BenchCase& c);
+
 /// How much of what the devices can do a decode step uses: the time that reading every stage's
-/// weights at its device's copy rate would take, over the step's. Nothing when a rate is not known.
+/// weights, keys and values at its device's copy rate would take, over the step's. Nothing when a
+/// rate is not known.
 std::optional<double> copy_share(const BenchResult& result, const BenchSet& set,
                                  const BenchCase& c);
 /// The rate of a prompt's matrix products over the sum of the rates of the set's devices (stages of

@@ -147,6 +147,13 @@ void add_memory_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags&
                             "use at --max-context, or less where less fits")
                 ->capture_default_str(),
             "KV_CAPACITY");
+  twins.add(command
+                .add_option("--kv-dtype", flags.kv_dtype,
+                            "How the cache stores keys and values: f32 or int8 on CPU devices, "
+                            "bf16, int8 or fp8 on CUDA devices; auto: f32 or bf16")
+                ->check(CLI::IsMember({"auto", "f32", "bf16", "int8", "fp8"}))
+                ->capture_default_str(),
+            "KV_DTYPE");
 }
 
 void add_prefix_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags) {
@@ -180,6 +187,23 @@ int resolve_kv_capacity(const std::string& text, const EnvironmentTwins& twins) 
   return tokens;
 }
 
+std::optional<KvDtype> parse_kv_dtype(const std::string& text) {
+  for (uint32_t number = 0; number < kKvDtypes; ++number) {
+    const auto dtype = static_cast<KvDtype>(number);
+    if (text == kv_dtype_name(dtype)) return dtype;
+  }
+  return std::nullopt;  // auto
+}
+
+void check_kv_dtype(const RunOptions& options, const EnvironmentTwins& twins) {
+  const DeviceKind kind = options.devices.front().kind;
+  if (!options.kv_dtype || has_kv_dtype(kind, *options.kv_dtype)) return;
+  throw UsageError(
+      fmt::format("{} {}: allowed for {} devices are {}", twins.source_of("--kv-dtype"),
+                  kv_dtype_name(*options.kv_dtype), kind == DeviceKind::cpu ? "CPU" : "CUDA",
+                  kind == DeviceKind::cpu ? "auto, f32 and int8" : "auto, bf16, int8 and fp8"));
+}
+
 void resolve_memory(const EngineFlags& flags, const EnvironmentTwins& twins, RunOptions& options) {
   if (flags.split_by == "memory") options.split_by = SplitBy::memory;
   if (flags.split_by == "weight") options.split_by = SplitBy::weight;
@@ -198,6 +222,7 @@ void resolve_memory(const EngineFlags& flags, const EnvironmentTwins& twins, Run
   if (flags.kv_headroom_mib >= 0)
     options.kv_headroom_bytes = static_cast<uint64_t>(flags.kv_headroom_mib) << 20;
   options.kv_capacity_tokens = resolve_kv_capacity(flags.kv_capacity, twins);
+  options.kv_dtype = parse_kv_dtype(flags.kv_dtype);
 }
 
 }  // namespace
@@ -325,6 +350,7 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
   if (options.devices.empty()) options.devices = automatic_devices(options);
   options.threads = flags.threads;
   options.cuda_graphs = !flags.no_cuda_graph;
+  check_kv_dtype(options, twins);
   const DeviceKind kind = options.devices.front().kind;
   options.links.doorbell = resolve_doorbell(flags.doorbell, kind, twins);
   options.links.wish = resolve_link(flags.link, kind, twins);

@@ -203,8 +203,9 @@ class GenerateCommand : public Command {
     request.save_state = flags_.save_state;
     request.model = model_fingerprint(checkpoint);
     if (load_state_->count() == 0) return;
-    request.loaded_state = std::make_shared<StateFileReader>(
-        flags_.load_state, checkpoint.config(), plan.stages.front().device.kind, request.model);
+    request.loaded_state = std::make_shared<StateFileReader>(flags_.load_state, checkpoint.config(),
+                                                             plan.stages.front().device.kind,
+                                                             plan.limits.kv_dtype, request.model);
     const StateDescription& state = request.loaded_state->description();
     const auto prompt_end = state.ids.begin() + static_cast<ptrdiff_t>(state.prompt_tokens);
     request.prompt_ids.assign(state.ids.begin(), prompt_end);

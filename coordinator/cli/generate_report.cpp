@@ -86,13 +86,14 @@ std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.0f}%", 100 * part / whole) : "-";
 }
 
-std::string stage_table(const std::vector<StageReport>& stages, double seconds) {
+std::string stage_table(const std::vector<StageReport>& stages, KvDtype kv_dtype, double seconds) {
   std::vector<std::vector<std::string>> rows{
       {"stage", "pid", "device", "layers", "weights", "kv", "busy", "waiting"}};
   for (const StageReport& s : stages) {
     rows.push_back({std::to_string(s.rank), std::to_string(s.pid), s.device,
                     fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
-                    format_bytes(s.weight_bytes), format_bytes(s.kv_bytes),
+                    format_bytes(s.weight_bytes),
+                    fmt::format("{} {}", format_bytes(s.kv_bytes), kv_dtype_name(kv_dtype)),
                     percent(s.busy_s, seconds), percent(s.wait_s, seconds)});
   }
   return format_table(rows, {2});
@@ -120,6 +121,7 @@ std::string generation_json(const GenerationResult& result, const GenerationRequ
                        {"decode_s", result.decode_s},
                        {"prefill_tok_s", per_second(result.prompt_tokens, result.prefill_s)},
                        {"decode_tok_s", per_second(result.decode_steps, result.decode_s)}};
+  object["kv_dtype"] = kv_dtype_name(run.plan().limits.kv_dtype);
   object["stages"] = stage_list;
   if (request.pace_tokens_per_s > 0) object["pace_tok_s"] = request.pace_tokens_per_s;
   return json::serialize(object);
@@ -136,7 +138,7 @@ std::string generation_summary(const GenerationResult& result, const GenerationR
       pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",
       finish_reason_name(result.finish_reason), run.load_seconds());
   return text + cache_line(run.cache_stats()) +
-         stage_table(stages, result.prefill_s + result.decode_s);
+         stage_table(stages, run.plan().limits.kv_dtype, result.prefill_s + result.decode_s);
 }
 
 std::string batch_answer_json(size_t line, const BatchAnswer& answer, const BatchPrompt& prompt,
@@ -166,7 +168,8 @@ std::string batch_summary(const BatchCounts& counts, const EngineRun& run,
       counts.prefill_s > 0 ? static_cast<double>(counts.prompt_tokens) / counts.prefill_s : 0,
       counts.answer_tokens, counts.steps,
       seconds > 0 ? static_cast<double>(counts.answer_tokens) / seconds : 0, run.load_seconds());
-  return text + cache_line(run.cache_stats()) + stage_table(stages, seconds);
+  return text + cache_line(run.cache_stats()) +
+         stage_table(stages, run.plan().limits.kv_dtype, seconds);
 }
 
 }  // namespace convoy

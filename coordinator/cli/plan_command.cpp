@@ -41,9 +41,9 @@ std::string plan_table(const StagePlan& plan, const Verdict& verdict) {
                     format_bytes(s.memory.total())});
   }
   return format_table(rows, {1, 2}) +
-         fmt::format("context {} tokens in {} page groups of {}; prefill chunk {}\n",
+         fmt::format("context {} tokens in {} page groups of {}, KV as {}; prefill chunk {}\n",
                      plan.limits.max_context_tokens, plan.limits.page_groups, kPageTokens,
-                     plan.limits.prefill_chunk_tokens) +
+                     kv_dtype_name(plan.limits.kv_dtype), plan.limits.prefill_chunk_tokens) +
          device_lines(plan) +
          (verdict.refusal.empty()
               ? fmt::format("fits; the largest context that fits is {} tokens\n",
@@ -86,6 +86,7 @@ std::string plan_json(const StagePlan& plan, const Verdict& verdict) {
                           {"parallel", plan.limits.lanes},
                           {"page_tokens", kPageTokens},
                           {"page_groups", plan.limits.page_groups},
+                          {"kv_dtype", kv_dtype_name(plan.limits.kv_dtype)},
                           {"prefill_chunk", plan.limits.prefill_chunk_tokens},
                           {"stages", stages},
                           {"devices", devices}}) +

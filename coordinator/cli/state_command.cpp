@@ -38,14 +38,19 @@ class StateCommand : public Command {
     return device_kind_name(static_cast<DeviceKind>(header.device_kind));
   }
 
+  static const char* kv_dtype_of(const StateHeader& header) {
+    return kv_dtype_name(static_cast<KvDtype>(header.kv_dtype));
+  }
+
   std::string as_text(const StateSummary& summary) const {
     const StateHeader& header = summary.header;
     return fmt::format(
         "{}: a state of {} tokens ({} prompt, {} generated), token {} follows\n"
-        "saved on {} devices, {} layers, {}, model {:016x}; every layer's hash is right\n",
+        "saved on {} devices, KV as {}, {} layers, {}, model {:016x}; every layer's hash is "
+        "right\n",
         file_, header.tokens, header.prompt_tokens, header.tokens - header.prompt_tokens,
-        summary.ids.back(), kind_of(header), header.layers, format_bytes(header.file_bytes),
-        header.model);
+        summary.ids.back(), kind_of(header), kv_dtype_of(header), header.layers,
+        format_bytes(header.file_bytes), header.model);
   }
 
   std::string as_json(const StateSummary& summary) const {
@@ -59,6 +64,7 @@ class StateCommand : public Command {
                                         {"prompt_tokens", header.prompt_tokens},
                                         {"page_tokens", kPageTokens},
                                         {"devices", kind_of(header)},
+                                        {"kv_dtype", kv_dtype_of(header)},
                                         {"model", fmt::format("{:016x}", header.model)},
                                         {"bytes", header.file_bytes},
                                         {"token_ids", json::value_from(summary.ids)},

@@ -145,6 +145,7 @@ class Generation {
     ids.push_back(following);
     StateFileWriter file(request_.save_state, run_.engine().config(),
                          {.kind = run_.plan().stages.front().device.kind,
+                          .kv_dtype = run_.plan().limits.kv_dtype,
                           .model = request_.model,
                           .ids = std::move(ids),
                           .prompt_tokens = static_cast<uint32_t>(request_.prompt_ids.size())});

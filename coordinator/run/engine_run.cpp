@@ -224,6 +224,7 @@ void EngineRun::describe(const ModelConfig& config) {
   description.set_state_bytes(stage.memory.state_bytes);
   description.set_workspace_bytes(stage.memory.workspace_bytes);
   description.set_page_groups(static_cast<uint64_t>(plan_.limits.page_groups));
+  description.set_kv_dtype(kv_dtype_name(plan_.limits.kv_dtype));
   health_.set_description(description);
   log(LogLevel::debug, fmt::format("{} layers over {} stages, context {}", config.num_layers,
                                    plan_.stages.size(), plan_.limits.max_context_tokens));

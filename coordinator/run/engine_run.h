@@ -33,6 +33,7 @@ struct RunOptions {
   int prefill_chunk_tokens = 512;
   int lanes = 1;                    ///< sequences in one step
   int kv_capacity_tokens = 0;       ///< of all sequences together; 0: what they can use and fits
+  std::optional<KvDtype> kv_dtype;  ///< nothing: the default of the devices' kind
   std::optional<SplitBy> split_by;  ///< nothing: by weight on CPU devices, by memory on others
   std::vector<DeviceValue<uint64_t>> memory_limits;
   std::vector<DeviceValue<double>> device_speeds;

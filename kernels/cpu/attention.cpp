@@ -15,30 +15,45 @@ void check_planes(const KvPlanes& cache) {
   CONVOY_CHECK_OP(cache.head_dim % 16, ==, 0);
   CONVOY_CHECK_OP(cache.head_dim, <=, kMaxHeadDim);
   CONVOY_CHECK_OP(cache.max_pages_per_row, >, 0);
+  CONVOY_CHECK(has_kv_dtype(DeviceKind::cpu, cache.dtype), kv_dtype_name(cache.dtype));
 }
 
 int live_columns(const StepView& step, int lane) {
   return std::clamp(step.control[lane * step.width].valid_columns, 0, step.width);
 }
 
-void write_column(const KvWriteArgs& args, int column) {
+// One token's values of one head, into its slot of a block.
+void write_head(const cpu::KernelTable& kernels, const KvPlanes& cache, const float* x,
+                std::byte* block, size_t slot) {
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  if (cache.dtype == KvDtype::f32) {
+    std::memcpy(block + slot * dim * sizeof(float), x, dim * sizeof(float));
+    return;
+  }
+  auto* const q = reinterpret_cast<int8_t*>(block);
+  auto* const scales = reinterpret_cast<uint16_t*>(block + kPageTokens * dim);
+  kernels.quantise_int8(x, cache.head_dim, q + slot * dim,
+                        scales + slot * static_cast<size_t>(kv_scale_groups(cache.head_dim)));
+}
+
+void write_column(const cpu::KernelTable& kernels, const KvWriteArgs& args, int column) {
   const KvPlanes& cache = args.cache;
   const ControlRow& control = args.step.control[column];
   const int block = control.cache_position / kPageTokens;
   CONVOY_CHECK_OP(block, <, cache.max_pages_per_row);
-  const auto dim = static_cast<size_t>(cache.head_dim);
+  const size_t block_bytes = kv_block_bytes(cache.dtype, cache.head_dim);
   const auto page = static_cast<size_t>(
       cache.block_tables[static_cast<ptrdiff_t>(control.kv_row) * cache.max_pages_per_row + block]);
   const auto slot = static_cast<size_t>(control.cache_position % kPageTokens);
-  for (size_t head = 0; head < static_cast<size_t>(cache.kv_heads); ++head) {
-    const size_t at =
-        ((page * static_cast<size_t>(cache.kv_heads) + head) * kPageTokens + slot) * dim;
-    const float* k = static_cast<const float*>(args.k) + column * args.k_column_stride +
-                     static_cast<ptrdiff_t>(head * dim);
-    const float* v = static_cast<const float*>(args.v) + column * args.v_column_stride +
-                     static_cast<ptrdiff_t>(head * dim);
-    std::memcpy(static_cast<float*>(cache.k) + at, k, dim * sizeof(float));
-    std::memcpy(static_cast<float*>(cache.v) + at, v, dim * sizeof(float));
+  const float* k = static_cast<const float*>(args.k) + column * args.k_column_stride;
+  const float* v = static_cast<const float*>(args.v) + column * args.v_column_stride;
+  size_t at = page * static_cast<size_t>(cache.kv_heads) * block_bytes;
+  for (int head = 0; head < cache.kv_heads; ++head) {
+    write_head(kernels, cache, k, static_cast<std::byte*>(cache.k) + at, slot);
+    write_head(kernels, cache, v, static_cast<std::byte*>(cache.v) + at, slot);
+    k += cache.head_dim;
+    v += cache.head_dim;
+    at += block_bytes;
   }
 }
 
@@ -92,7 +107,7 @@ void CpuOpSet::kv_write(Stream& /*stream*/, const KvWriteArgs& args) {
                      [&](int64_t begin, int64_t end, int) {
                        for (int64_t column = begin; column < end; ++column) {
                          if (column % args.step.width < args.step.control[column].valid_columns) {
-                           write_column(args, static_cast<int>(column));
+                           write_column(kernels_, args, static_cast<int>(column));
                          }
                        }
                      });

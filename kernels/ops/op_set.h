@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "kernels/device/device.h"
+#include "kernels/ops/kv_dtype.h"
 #include "kernels/ops/step.h"
 
 namespace convoy {
@@ -109,8 +110,22 @@ struct RopeArgs {
   const int32_t* axis = nullptr;    ///< [rotary_dim/2], 0 time, 1 height, 2 width
 };
 
-/// One attention layer's part of the paged cache. A plane is [pages, kv_heads, 64, head_dim]
-/// activations.
+/// One attention layer's part of the paged cache. A plane is [pages, kv_heads] blocks, 16-byte
+/// aligned, each one page of one KV head:
+///
+///   f32, bf16   values [64, head_dim]
+///   int8        q [64, head_dim], then fp16 scales [64, ceil(head_dim / 64)]: one per token and
+///               group of up to 64 values
+///   fp8         e4m3 [64, head_dim]
+///
+/// CPU devices have f32 and int8, CUDA devices bf16, int8 and fp8. A token's bytes depend on its
+/// own values alone, rounded to nearest even throughout:
+///
+///   int8   scale = max |x| / 127 of the group in f32, then fp16, at most 65504; q = x / scale in
+///          f32, rounded, in -127..127; 0 where the scale is 0. NaN counts as 0.
+///   fp8    at most 448 in magnitude; NaN stays NaN.
+///
+/// Attention reads q * scale, exact in f32; CUDA rounds it to bf16, which holds every e4m3 exactly.
 struct KvPlanes {
   void* k = nullptr;
   void* v = nullptr;
@@ -119,9 +134,11 @@ struct KvPlanes {
   int max_pages_per_row = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  KvDtype dtype = KvDtype::f32;
 };
 
-/// Stores k (after norm and rotation) and v (raw) of every live column at its cache position.
+/// Stores k (after norm and rotation) and v (raw) of every live column at its cache position, as
+/// the planes' dtype says.
 struct KvWriteArgs {
   StepView step;
   const void* k = nullptr;  ///< [columns, kv_heads * head_dim], column stride k_column_stride
@@ -131,7 +148,8 @@ struct KvWriteArgs {
 };
 
 /// out = softmax(q k^T * head_dim^-0.5, causal) v * sigmoid(gate), reading positions
-/// 0..cache_position of the column's sequence as stored (its own included: kv_write comes first).
+/// 0..cache_position of the column's sequence as stored (its own chunk included: kv_write comes
+/// first), whatever the dtype; what lies in pages beyond the lane's last token changes nothing.
 /// Query head h reads KV head h / (heads / kv_heads). One online-softmax step per page from
 /// position 0 (CUDA, generated class: splits at fixed positions, kernels/ops/scratch.h, combined in
 /// a fixed order), so the bits depend on positions and class only. Dead columns give zeros. gate
@@ -152,7 +170,8 @@ struct PagedAttentionArgs {
 /// Query and key norms (zero-centred), rotation and kv_write of one layer in one go, on the fused
 /// projection. Row of a column: [heads, 2, head_dim] queries and gates | [kv_heads, head_dim] keys
 /// | [kv_heads, head_dim] values. Queries of live columns are normalised and rotated in place; keys
-/// and values may be left as they were or not. The default runs rms_norm, rope and kv_write.
+/// and values may be left as they were or not. The default runs rms_norm, rope and kv_write; CUDA
+/// quantises keys without rounding them to bf16 before.
 struct AttentionInputsArgs {
   StepView step;
   void* qkv = nullptr;

@@ -14,7 +14,7 @@
 namespace convoy {
 
 /// Raised when an old peer would misread a new message. Hello carries it first.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr size_t kMaxFrameBytes = size_t{1} << 20;
 inline constexpr size_t kFrameHeaderBytes = 4;
 

@@ -77,9 +77,8 @@ uint64_t scratch_bytes(const ModelConfig& c, LayerRange layers, const StageLimit
   return bytes;
 }
 
-uint64_t kv_page_bytes(const ModelConfig& c, DeviceKind kind) {
-  return uint64_t{kPageTokens} * static_cast<uint64_t>(c.num_kv_heads) *
-         static_cast<uint64_t>(c.head_dim) * activation_bytes(kind);
+uint64_t kv_page_bytes(const ModelConfig& c, KvDtype dtype) {
+  return static_cast<uint64_t>(c.num_kv_heads) * kv_block_bytes(dtype, c.head_dim);
 }
 
 uint64_t gdn_state_bytes(const ModelConfig& c) {
@@ -98,7 +97,7 @@ LayerNeeds layer_needs(const ModelConfig& c, int layer, const StageLimits& limit
   for (const WeightSpec& spec : layer_weight_table(c, layer))
     needs.weight_bytes += weight_bytes(spec, kind);
   if (is_attention(c, layer)) {
-    needs.page_bytes = 2 * kv_page_bytes(c, kind);
+    needs.page_bytes = 2 * kv_page_bytes(c, limits.kv_dtype);
   } else {
     needs.state_bytes =
         static_cast<uint64_t>(limits.state_slots()) * (gdn_state_bytes(c) + conv_state_bytes(c));

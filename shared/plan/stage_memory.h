@@ -5,6 +5,7 @@
 
 #include "base/ids.h"
 #include "kernels/device/device.h"
+#include "kernels/ops/kv_dtype.h"
 #include "kernels/ops/step.h"
 #include "shared/model/model_config.h"
 
@@ -17,6 +18,7 @@ struct StageLimits {
   int lanes = 1;                   ///< sequences in one step, 1..kMaxLanes
   int page_groups = 0;             ///< pages of every KV plane
   int image_slots = 0;             ///< recurrent states that the prefix cache keeps
+  KvDtype kv_dtype = KvDtype::f32;
   int pages_per_row() const { return (max_context_tokens + kPageTokens - 1) / kPageTokens; }
   /// Source and destination of every lane alternate; images lie behind them.
   int state_slots() const { return 2 * lanes + image_slots; }
@@ -62,7 +64,7 @@ uint64_t scratch_bytes(const ModelConfig& config, LayerRange layers, const Stage
                        DeviceKind kind);
 
 /// Bytes of one K or V page of one attention layer.
-uint64_t kv_page_bytes(const ModelConfig& config, DeviceKind kind);
+uint64_t kv_page_bytes(const ModelConfig& config, KvDtype dtype);
 /// Bytes of one GDN state slot, and of one convolution state slot, of one layer.
 uint64_t gdn_state_bytes(const ModelConfig& config);
 uint64_t conv_state_bytes(const ModelConfig& config);

@@ -65,6 +65,7 @@ class Planner {
     limits_.lanes = request.lanes;
     limits_.image_slots = request.image_slots;
     limits_.page_groups = least_page_groups(request);
+    limits_.kv_dtype = request.kv_dtype.value_or(default_kv_dtype(kind_));
     for (int layer = 0; layer < config.num_layers; ++layer)
       needs_.push_back(layer_needs(config, layer, limits_, kind_));
     root_ = root_memory(config, limits_, kind_);

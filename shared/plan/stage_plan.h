@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct PlanRequest {
   int image_slots = 0;         ///< as StageLimits
   int kv_capacity_tokens = 0;  ///< of all sequences together; 0: what the lanes' contexts can use,
                                ///< but not more than fits
+  std::optional<KvDtype> kv_dtype;  ///< nothing: default_kv_dtype() of the devices' kind
   SplitBy split_by = SplitBy::weight;
   std::vector<uint64_t> speeds;      ///< with SplitBy::speed: per stage, at least 1
   std::vector<DeviceMemory> memory;  ///< per stage; empty: nothing is limited

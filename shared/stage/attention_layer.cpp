@@ -8,8 +8,8 @@
 namespace convoy {
 
 AttentionLayer::AttentionLayer(Device& device, const ModelConfig& config, int layer,
-                               int page_groups)
-    : config_(config), page_bytes_(kv_page_bytes(config, device.kind())) {
+                               int page_groups, KvDtype kv_dtype)
+    : config_(config), kv_dtype_(kv_dtype), page_bytes_(kv_page_bytes(config, kv_dtype)) {
   const uint64_t plane_bytes = static_cast<uint64_t>(page_groups) * page_bytes_;
   k_ = device.allocate(plane_bytes, fmt::format("K plane of layer {}", layer));
   v_ = device.allocate(plane_bytes, fmt::format("V plane of layer {}", layer));
@@ -36,7 +36,8 @@ void AttentionLayer::run(Device& device, Stream& stream, const WeightSet& weight
                         .block_tables = block_tables,
                         .max_pages_per_row = pages_per_row,
                         .kv_heads = config_.num_kv_heads,
-                        .head_dim = dim};
+                        .head_dim = dim,
+                        .dtype = kv_dtype_};
   ops.attention_inputs(stream, {.step = step,
                                 .qkv = q,
                                 .column_stride = row,

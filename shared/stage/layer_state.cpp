@@ -12,16 +12,18 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{4} << 20;
 
+// The last of an area's 64 slots, from `filled` on; gives what follows the area.
+std::byte* clear_slots(std::byte* area, size_t slot_bytes, uint32_t filled) {
+  std::memset(area + filled * slot_bytes, 0, (uint32_t{kPageTokens} - filled) * slot_bytes);
+  return area + size_t{kPageTokens} * slot_bytes;
+}
+
 // Slots of the last page that no token has filled: what they hold belongs to nobody.
-void clear_empty_slots(std::byte* page, const ModelConfig& config, uint64_t page_bytes,
-                       uint32_t filled) {
-  const auto heads = static_cast<uint64_t>(config.num_kv_heads);
-  const uint64_t head_bytes = page_bytes / heads;
-  const uint64_t slot_bytes = head_bytes / uint64_t{kPageTokens};
-  for (uint64_t head = 0; head < heads; ++head) {
-    std::memset(page + head * head_bytes + filled * slot_bytes, 0,
-                head_bytes - filled * slot_bytes);
-  }
+void clear_empty_slots(std::byte* page, const ModelConfig& config, KvDtype dtype, uint32_t filled) {
+  const size_t value_bytes = static_cast<size_t>(config.head_dim) * kv_value_bytes(dtype);
+  const size_t scale_bytes = kv_token_bytes(dtype, config.head_dim) - value_bytes;
+  for (int head = 0; head < config.num_kv_heads; ++head)
+    page = clear_slots(clear_slots(page, value_bytes, filled), scale_bytes, filled);
 }
 
 uint32_t filled_slots(uint32_t tokens, size_t block) {
@@ -120,8 +122,7 @@ Result<uint64_t> LayerStateMover::save(const AttentionLayer& layer, const ModelC
   for (size_t block = 0; block < place.pages.size(); ++block) {
     const uint32_t filled = filled_slots(place.tokens, block);
     const auto finish = [&](std::byte* page) {
-      if (filled < uint32_t{kPageTokens})
-        clear_empty_slots(page, config, layer.page_bytes(), filled);
+      if (filled < uint32_t{kPageTokens}) clear_empty_slots(page, config, layer.kv_dtype(), filled);
     };
     for (const std::byte* page :
          {layer.k_page(place.pages[block]), layer.v_page(place.pages[block])}) {

@@ -18,6 +18,7 @@ StageExecutor::StageExecutor(Device& device, Stream& stream, const Checkpoint& c
                              LayerRange layers, const StageLimits& limits,
                              const LoadProgress& progress)
     : device_(device), config_(checkpoint.config()), layers_(layers), limits_(limits) {
+  CONVOY_CHECK(has_kv_dtype(device_.kind(), limits_.kv_dtype), kv_dtype_name(limits_.kv_dtype));
   memory_ = stage_memory(config_, layers_, limits_, device_.kind());
   choose_products(stream);
   allocate_workspace(stream);
@@ -25,8 +26,8 @@ StageExecutor::StageExecutor(Device& device, Stream& stream, const Checkpoint& c
   for (int layer = layers_.begin; layer < layers_.end; ++layer) {
     WeightSet weights(loader, layer_weight_table(config_, layer), fmt::format("layers.{}.", layer));
     if (config_.layer_types[static_cast<size_t>(layer)] == LayerType::full_attention) {
-      stack_.push_back(
-          {std::move(weights), AttentionLayer(device_, config_, layer, limits_.page_groups)});
+      stack_.push_back({std::move(weights), AttentionLayer(device_, config_, layer,
+                                                           limits_.page_groups, limits_.kv_dtype)});
     } else {
       stack_.push_back(
           {std::move(weights), GdnLayer(device_, config_, layer, limits_.state_slots())});

@@ -78,10 +78,11 @@ StateHeader read_header(const UniqueFd& file, const fs::path& path) {
   }
   if (header.layers < 1 || header.layers > kMaxLayers || header.tokens < 1 ||
       header.tokens > kMaxTokens || header.prompt_tokens < 1 ||
-      header.prompt_tokens > header.tokens || header.device_kind > 1) {
-    refuse(path,
-           fmt::format("{} layers, {} tokens, {} of them prompt, device kind {}", header.layers,
-                       header.tokens, header.prompt_tokens, header.device_kind));
+      header.prompt_tokens > header.tokens || header.device_kind > 1 ||
+      header.kv_dtype >= kKvDtypes) {
+    refuse(path, fmt::format("{} layers, {} tokens, {} of them prompt, device kind {}, KV dtype {}",
+                             header.layers, header.tokens, header.prompt_tokens, header.device_kind,
+                             header.kv_dtype));
   }
   return header;
 }
@@ -112,7 +113,7 @@ StateFileWriter::StateFileWriter(const fs::path& path, const ModelConfig& config
     : path_(path),
       temporary_(path.native() + fmt::format(".{}.part", ::getpid())),
       description_(std::move(description)),
-      layout_(state_layout(config, description_.kind, description_.tokens())),
+      layout_(state_layout(config, description_.kv_dtype, description_.tokens())),
       hashed_(layout_.layers.size(), false) {
   CONVOY_CHECK(description_.ids.size() >= 2 && description_.prompt_tokens >= 1 &&
                    description_.prompt_tokens <= description_.tokens(),
@@ -150,6 +151,7 @@ void StateFileWriter::commit() {
   header.magic = kStateMagic;
   header.version = kStateVersion;
   header.device_kind = static_cast<uint32_t>(description_.kind);
+  header.kv_dtype = static_cast<uint32_t>(description_.kv_dtype);
   header.layers = static_cast<uint32_t>(layout_.layers.size());
   header.tokens = description_.tokens();
   header.prompt_tokens = description_.prompt_tokens;
@@ -170,7 +172,7 @@ void StateFileWriter::commit() {
 }
 
 StateFileReader::StateFileReader(const fs::path& path, const ModelConfig& config, DeviceKind kind,
-                                 uint64_t model)
+                                 KvDtype kv_dtype, uint64_t model)
     : path_(path), file_(open_state(path)) {
   const StateHeader header = read_header(file_, path_);
   const auto saved_kind = static_cast<DeviceKind>(header.device_kind);
@@ -180,11 +182,16 @@ StateFileReader::StateFileReader(const fs::path& path, const ModelConfig& config
     refuse(path_, fmt::format("was saved on {} devices and cannot go on on {}",
                               kind_name(saved_kind), kind_name(kind)));
   }
-  layout_ = state_layout(config, kind, header.tokens);
+  if (const auto saved_dtype = static_cast<KvDtype>(header.kv_dtype); saved_dtype != kv_dtype) {
+    refuse(path_, fmt::format("has keys and values as {}, this run keeps them as {} (--kv-dtype)",
+                              kv_dtype_name(saved_dtype), kv_dtype_name(kv_dtype)));
+  }
+  layout_ = state_layout(config, kv_dtype, header.tokens);
   if (header.ids_offset != layout_.ids_offset || header.table_offset != layout_.table_offset ||
       header.file_bytes != layout_.file_bytes)
     refuse(path_, "its layout is not the one of this model");
   description_ = {.kind = kind,
+                  .kv_dtype = kv_dtype,
                   .model = model,
                   .ids = read_ids(file_, header, path_),
                   .prompt_tokens = header.prompt_tokens};

@@ -13,6 +13,7 @@ namespace convoy {
 /// What a saved state is of.
 struct StateDescription {
   DeviceKind kind = DeviceKind::cpu;
+  KvDtype kv_dtype = KvDtype::f32;
   uint64_t model = 0;          ///< model_fingerprint()
   std::vector<int32_t> ids;    ///< what is in the cache, then the one token that follows
   uint32_t prompt_tokens = 0;  ///< 1..tokens()
@@ -54,9 +55,9 @@ class StateFileWriter {
 class StateFileReader {
  public:
   /// Throws StartError naming the file and what is wrong with it: no such file, no state, another
-  /// version, truncated, altered, another model, another kind of device.
+  /// version, truncated, altered, another model, another kind of device, another KV dtype.
   StateFileReader(const std::filesystem::path& path, const ModelConfig& config, DeviceKind kind,
-                  uint64_t model);
+                  KvDtype kv_dtype, uint64_t model);
 
   const StateDescription& description() const { return description_; }
   const StateLayout& layout() const { return layout_; }

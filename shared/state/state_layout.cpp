@@ -17,16 +17,17 @@ uint64_t aligned(uint64_t offset) {
   return (offset + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-uint64_t layer_state_bytes(const ModelConfig& config, int layer, DeviceKind kind, uint32_t tokens) {
+uint64_t layer_state_bytes(const ModelConfig& config, int layer, KvDtype kv_dtype,
+                           uint32_t tokens) {
   if (config.layer_types[static_cast<size_t>(layer)] != LayerType::full_attention)
     return gdn_state_bytes(config) + conv_state_bytes(config);
   const uint64_t blocks = (tokens + uint32_t{kPageTokens} - 1) / uint32_t{kPageTokens};
-  return 2 * blocks * kv_page_bytes(config, kind);
+  return 2 * blocks * kv_page_bytes(config, kv_dtype);
 }
 
 }  // namespace
 
-StateLayout state_layout(const ModelConfig& config, DeviceKind kind, uint32_t tokens) {
+StateLayout state_layout(const ModelConfig& config, KvDtype kv_dtype, uint32_t tokens) {
   CONVOY_CHECK_OP(tokens, >=, 1U);
   StateLayout layout;
   layout.ids_offset = sizeof(StateHeader);
@@ -36,7 +37,7 @@ StateLayout state_layout(const ModelConfig& config, DeviceKind kind, uint32_t to
       layout.table_offset + static_cast<uint64_t>(config.num_layers) * sizeof(StateSection);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const uint64_t offset = aligned(next);
-    const uint64_t bytes = layer_state_bytes(config, layer, kind, tokens);
+    const uint64_t bytes = layer_state_bytes(config, layer, kv_dtype, tokens);
     layout.layers.push_back({offset, bytes, 0});
     next = offset + bytes;
   }

@@ -4,33 +4,36 @@
 //   int32 ids [tokens + 1]          what is in the cache, and the token that follows and is not
 //   StateSection [layers]           where each layer lies, and the hash of its bytes
 //   layers, each at a multiple of 4096 bytes:
-//     full attention   per 64-token block: K page, V page [kv_heads, 64, head_dim]; zeros past
-//     `tokens` GDN              recurrent state [value_heads, key_dim, value_dim], convolution [3,
-//     channels], f32
+//     full attention   per 64-token block: K page, V page, each [kv_heads] blocks as
+//                      kernels/ops/op_set.h lays them out (KvPlanes); slots past `tokens` are
+//                      zeros, scales included
+//     GDN              recurrent state [value_heads, key_dim, value_dim], convolution
+//                      [3, channels], f32
 //
-// Offsets depend on the model, the kind of device and the number of tokens: never on a split.
+// Offsets depend on the model, the KV dtype and the number of tokens: never on a split.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "kernels/device/device.h"
+#include "kernels/ops/kv_dtype.h"
 #include "shared/model/model_config.h"
 
 namespace convoy {
 
 inline constexpr uint64_t kStateMagic = 0x65746174536f7643;  // "CvoState"
-inline constexpr uint32_t kStateVersion = 1;
+inline constexpr uint32_t kStateVersion = 2;
 
 /// Little-endian, as all of the file.
 struct StateHeader {
   uint64_t magic;
   uint32_t version;
-  uint32_t device_kind;  ///< DeviceKind: CPU devices keep KV as f32, CUDA devices as bf16
+  uint32_t device_kind;  ///< DeviceKind
   uint32_t layers;
   uint32_t tokens;         ///< positions in the cache, at least 1
   uint32_t prompt_tokens;  ///< the first of them: of the prompt class; the rest are generated
-  uint32_t reserved;       ///< zero
+  uint32_t kv_dtype;       ///< KvDtype
   uint64_t model;          ///< model_fingerprint()
   uint64_t ids_offset;
   uint64_t table_offset;
@@ -57,7 +60,7 @@ struct StateLayout {
 };
 
 /// `tokens` is at least 1.
-StateLayout state_layout(const ModelConfig& config, DeviceKind kind, uint32_t tokens);
+StateLayout state_layout(const ModelConfig& config, KvDtype kv_dtype, uint32_t tokens);
 
 /// The hash that all of the file uses (XXH64, seed 0), in pieces.
 class StateHash {

@@ -34,7 +34,7 @@ std::vector<float> run_chunk(Device& device, int head_dim, bool hopper) {
   args.q_column_stride = args.gate_column_stride = static_cast<ptrdiff_t>(2 * row);
   args.q_head_stride = args.gate_head_stride = ptrdiff_t{2} * head_dim;
   args.heads = kHeads;
-  args.cache = {k.data(), v.data(), tables.data(), kPages, kKvHeads, head_dim};
+  args.cache = {k.data(), v.data(), tables.data(), kPages, kKvHeads, head_dim, KvDtype::bf16};
   args.out = out.data();
   const auto stream = device.make_stream();
   const auto attend = hopper ? cuda::attend_prompt_hopper : cuda::attend_prompt;

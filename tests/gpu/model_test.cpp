@@ -43,6 +43,7 @@ struct RunOptions {
   bool graphs = false;
   int lanes = 1;
   std::string device = "cuda:0";
+  KvDtype kv_dtype = KvDtype::bf16;
 };
 
 StagePipelineOptions pipeline_options(const RunOptions& run, int layers) {
@@ -50,7 +51,8 @@ StagePipelineOptions pipeline_options(const RunOptions& run, int layers) {
           .limits = {.max_context_tokens = kContext,
                      .prefill_chunk_tokens = run.chunk,
                      .lanes = run.lanes,
-                     .page_groups = run.lanes * kContext / kPageTokens},
+                     .page_groups = run.lanes * kContext / kPageTokens,
+                     .kv_dtype = run.kv_dtype},
           .load_format = LoadFormat::automatic,
           .device = run.device,
           .instruction_set = "",
@@ -116,32 +118,43 @@ void expect_same(const Model::Residuals& got, const Model::Residuals& want,
   }
 }
 
-class CudaModel : public test::GpuTest {};
+class CudaModel : public test::GpuTest, public testing::WithParamInterface<KvDtype> {
+ protected:
+  // `run` with the case's KV dtype.
+  static RunOptions kept(RunOptions run = {}) {
+    run.kv_dtype = GetParam();
+    return run;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(KvDtypes, CudaModel,
+                         testing::Values(KvDtype::bf16, KvDtype::int8, KvDtype::fp8),
+                         [](const auto& dtype) { return std::string(kv_dtype_name(dtype.param)); });
 
-TEST_F(CudaModel, BitsAreTheSameEveryTime) {
-  Model model({});
+TEST_P(CudaModel, BitsAreTheSameEveryTime) {
+  Model model(kept());
   const auto prompt = prompt_ids(kLongPrompt);
   const auto first = model.run(prompt, kGenerated);
   for (int i = 0; i < 4; ++i) expect_same(model.run(prompt, kGenerated), first, "again");
 }
 
-TEST_F(CudaModel, ChunksChangeNoBit) {
+TEST_P(CudaModel, ChunksChangeNoBit) {
   const auto prompt = prompt_ids(kLongPrompt);
-  const auto want = Model({}).run(prompt, 4);
+  const auto want = Model(kept()).run(prompt, 4);
   for (const int chunk : {64, 128, 192, 1024, 1344})
-    expect_same(Model({.chunk = chunk}).run(prompt, 4), want, "chunk " + std::to_string(chunk));
+    expect_same(Model(kept({.chunk = chunk})).run(prompt, 4), want,
+                "chunk " + std::to_string(chunk));
 }
 
-TEST_F(CudaModel, GraphsChangeNoBit) {
+TEST_P(CudaModel, GraphsChangeNoBit) {
   const auto prompt = prompt_ids(kLongPrompt);
-  const auto want = Model({}).run(prompt, kGenerated);
-  Model graphs({.graphs = true});
+  const auto want = Model(kept()).run(prompt, kGenerated);
+  Model graphs(kept({.graphs = true}));
   for (int i = 0; i < 3; ++i) expect_same(graphs.run(prompt, kGenerated), want, "graphs");
 }
 
-TEST_F(CudaModel, ShortPromptsAreThePrefixesOfLongOnes) {
+TEST_P(CudaModel, ShortPromptsAreThePrefixesOfLongOnes) {
   const auto prompt = prompt_ids(200);
-  Model model({});
+  Model model(kept());
   const auto whole = model.run(prompt, 0);
   for (const int length : {1, 2, 63, 64, 65, 127, 128, 129}) {
     auto want = whole;
@@ -152,9 +165,9 @@ TEST_F(CudaModel, ShortPromptsAreThePrefixesOfLongOnes) {
 }
 
 // Sixteen sequences of different lengths that decode together, against each of them alone.
-TEST_F(CudaModel, LanesChangeNoBit) {
+TEST_P(CudaModel, LanesChangeNoBit) {
   constexpr int kLanes = 16;
-  Model model({.lanes = kLanes});
+  Model model(kept({.lanes = kLanes}));
   StagePipeline& pipeline = model.pipeline();
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::vector<Sequence*> lanes;
@@ -188,8 +201,8 @@ TEST_F(CudaModel, LanesChangeNoBit) {
 }
 
 // Logits of every position of a prompt.
-std::vector<float> all_logits(const std::string& device, const std::vector<int32_t>& prompt) {
-  Model model({.device = device});
+std::vector<float> all_logits(const RunOptions& run, const std::vector<int32_t>& prompt) {
+  Model model(run);
   StagePipeline& pipeline = model.pipeline();
   Sequence sequence(pipeline.pages(), 0, kContext);
   Sequence* const lane = &sequence;
@@ -200,14 +213,16 @@ std::vector<float> all_logits(const std::string& device, const std::vector<int32
   return pipeline.logits(every);
 }
 
+class CudaModelLogits : public test::GpuTest {};
+
 // The CPU device's f32 logits equal transformers' fp32 ones within 2e-4 (tests/unit/stage). The
 // bound is what transformers' own bf16 forward is off by on an H200, from
 // scripts/fixtures/transformers_bf16_error.py.
-TEST_F(CudaModel, LogitsAreNoFurtherFromFp32ThanBf16Transformers) {
+TEST_F(CudaModelLogits, AreNoFurtherFromFp32ThanBf16Transformers) {
   constexpr double kTransformersRms = 0.0349;
   const auto prompt = prompt_ids(300, 7);
-  const auto got = all_logits("cuda:0", prompt);
-  const auto want = all_logits("cpu", prompt);
+  const auto got = all_logits({}, prompt);
+  const auto want = all_logits({.device = "cpu", .kv_dtype = KvDtype::f32}, prompt);
   double squares = 0;
   double largest = 0;
   for (size_t i = 0; i < want.size(); ++i) {

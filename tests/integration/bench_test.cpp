@@ -60,6 +60,21 @@ TEST_F(BenchTest, ComparesDeviceSetsInOneRun) {
   EXPECT_THAT(content(svg), HasSubstr("</svg>"));
 }
 
+TEST_F(BenchTest, CountsTheKeysAndValuesThatAStepReads) {
+  const auto step_kv_bytes = [&](const std::string& dtype) {
+    const json::object result =
+        json_of(run(bench({"--devices", "cpu,cpu", "--prompt-lengths", "64", "--decode-lengths",
+                           "3", "--kv-dtype", dtype, "--json", "-", "--quiet"}),
+                    stretched(60)));
+    const json::object& set = result.at("sets").at(0).as_object();
+    EXPECT_EQ(set.at("kv_dtype").as_string(), dtype);
+    return set.at("cases").at(0).at("step_kv_bytes").to_number<double>();
+  };
+  const double f32 = step_kv_bytes("f32");
+  EXPECT_GT(f32, 0);
+  EXPECT_DOUBLE_EQ(step_kv_bytes("int8"), f32 / 4 * (1 + 2.0 / 64));
+}
+
 TEST_F(BenchTest, RandomWeightsNeedNoFilesButTheConfig) {
   const auto model = scratch.path() / "shape";
   std::filesystem::create_directory(model);

@@ -130,6 +130,43 @@ TEST_F(PlanTest, TheHeadroomStaysFree) {
   EXPECT_EXIT_CODE(run(plan(on(1, {"--kv-headroom-mib", "16000000"}))), 1);
 }
 
+TEST_F(PlanTest, KvDtypeDecidesWhatAPageTakes) {
+  // 4 bytes a value, or 1 and a scale of 2 for every 64.
+  const auto page_group_bytes = [&](Words words) {
+    const auto object = planned(on(1, std::move(words)));
+    const json::object& stage = object.at("stages").at(0).as_object();
+    EXPECT_EQ(number(stage, "kv_bytes"),
+              number(stage, "bytes_per_page_group") * number(object, "page_groups"));
+    return number(stage, "bytes_per_page_group");
+  };
+  const uint64_t f32 = page_group_bytes({});
+  EXPECT_EQ(page_group_bytes({"--kv-dtype", "auto"}), f32);
+  EXPECT_EQ(page_group_bytes({"--kv-dtype", "f32"}), f32);
+  EXPECT_EQ(page_group_bytes({"--kv-dtype", "int8"}), f32 / 4 + f32 / 4 / 64 * 2);
+  EXPECT_EQ(planned(on(2, {"--kv-dtype", "int8"})).at("kv_dtype").as_string(), "int8");
+  EXPECT_THAT(run(plan(on(2))).out, HasSubstr("KV as f32"));
+}
+
+TEST_F(PlanTest, RefusesAKvDtypeThatTheDevicesDoNotHave) {
+  const auto refused = [&](const std::string& dtype, const std::string& devices,
+                           const std::string& what) {
+    const Ended ended =
+        run(plan({"-m", bundled_model_path().native(), "--devices", devices, "--kv-dtype", dtype}));
+    EXPECT_EXIT_CODE(ended, 2);
+    EXPECT_THAT(ended.err, HasSubstr(what));
+    EXPECT_EQ(ended.out, "");
+  };
+  refused("fp8", "cpu", "--kv-dtype fp8: allowed for CPU devices are auto, f32 and int8");
+  refused("bf16", "cpu,cpu", "--kv-dtype bf16: allowed for CPU devices are");
+  refused("f32", "cuda:0", "--kv-dtype f32: allowed for CUDA devices are auto, bf16, int8 and fp8");
+  refused("int4", "cpu", "int4");
+  ProgramCall twin = plan(on(1));
+  twin.environment["CONVOY_KV_DTYPE"] = "fp8";
+  const Ended ended = run(twin);
+  EXPECT_EXIT_CODE(ended, 2);
+  EXPECT_THAT(ended.err, HasSubstr("CONVOY_KV_DTYPE fp8: allowed for CPU devices are"));
+}
+
 TEST_F(PlanTest, RefusesBadMemoryOptionsByName) {
   const auto refused = [&](Words words, const std::string& what) {
     const Ended ended = run(plan(on(2, std::move(words))));

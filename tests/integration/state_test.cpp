@@ -59,6 +59,27 @@ TEST_F(StateTest, GoesOnOverEverySplitWithTheTokensOfOneRun) {
   }
 }
 
+TEST_F(StateTest, Int8KvGoesOnOverAnotherSplit) {
+  const Words int8{"--kv-dtype", "int8"};
+  const std::vector<int> whole =
+      ids_of({"--devices", "cpu", "-n", "90", "-p", kPrompt, "--kv-dtype", "int8"});
+  const std::vector<int> begun = save("cpu,cpu,cpu", 70, int8);
+  EXPECT_EQ(joined(begun, go_on({"--devices", "cpu"}, 20, int8)), whole);
+  EXPECT_EQ(joined(begun, go_on({"--devices", cpus(12)}, 20, int8)), whole);
+}
+
+TEST_F(StateTest, AnotherKvDtypeIsRefusedAndBothAreNamed) {
+  save("cpu,cpu", 5, {"--kv-dtype", "int8"});
+  const Ended other = refused({"--devices", "cpu", "--load-state", state().native()});
+  EXPECT_EXIT_CODE(other, 1);
+  EXPECT_THAT(error_line(other.err),
+              HasSubstr(state().native() + ": has keys and values as int8, this run keeps them as "
+                                           "f32 (--kv-dtype)"));
+  const Ended shown =
+      run({convoy({}).program, {"state", "show", state().native()}, {}, std::nullopt, -1});
+  EXPECT_THAT(shown.out, HasSubstr("saved on cpu devices, KV as int8"));
+}
+
 TEST_F(StateTest, DrawsAndPenaltiesGoOnToo) {
   const Words how{"--temperature",      "0.9", "--seed", "11", "--top-k", "40",
                   "--presence-penalty", "0.5"};
@@ -87,6 +108,7 @@ TEST_F(StateTest, ShowSaysWhatItHolds) {
   EXPECT_EQ(object.at("tokens").to_number<int>(), 4 + 9);
   EXPECT_EQ(to_ids(object.at("token_ids")).back(), begun.back());
   EXPECT_EQ(object.at("devices").as_string(), "cpu");
+  EXPECT_EQ(object.at("kv_dtype").as_string(), "f32");
 }
 
 TEST_F(StateTest, ADamagedFileIsRefusedByName) {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/simd/activation.h"
 #include "kernels/cpu/simd/gemm.h"
 #include "kernels/cpu/simd/kernel_table.h"
+#include "kernels/cpu/simd/kv_int8.h"
 #include "kernels/cpu/simd/vector.h"
 
 namespace convoy::cpu {
@@ -135,7 +136,30 @@ inline void attend_page(AttentionRows& rows, int first_token, const float* keys,
   }
 }
 
-void attention_rows(const PagedAttentionArgs& args, const AttentionTask& task) {
+// How a task sees pages: f32 where they lie ...
+struct StoredPages {
+  struct Page {
+    const float* keys;
+    const float* values;
+  };
+  Page read(const std::byte* k, const std::byte* v, int /*tokens*/, int /*head_dim*/) const {
+    return {reinterpret_cast<const float*>(k), reinterpret_cast<const float*>(v)};
+  }
+};
+// ... or int8, one after the other in tiles of its own.
+struct Int8Pages {
+  StoredPages::Page read(const std::byte* k, const std::byte* v, int tokens, int head_dim) {
+    dequantise_int8(k, tokens, head_dim, keys);
+    dequantise_int8(v, tokens, head_dim, values);
+    return {keys, values};
+  }
+  alignas(64) float keys[kPageTokens * kMaxHeadDim];
+  alignas(64) float values[kPageTokens * kMaxHeadDim];
+};
+
+template <typename Pages>
+[[gnu::noinline]] void attend(const PagedAttentionArgs& args, const AttentionTask& task) {
+  Pages pages;
   AttentionRows rows;
   rows.count = task.rows;
   rows.head_dim = args.cache.head_dim;
@@ -159,13 +183,18 @@ void attention_rows(const PagedAttentionArgs& args, const AttentionTask& task) {
       args.cache.block_tables +
       static_cast<ptrdiff_t>(args.step.control[lane_start].kv_row) * args.cache.max_pages_per_row;
   const float scale = 1.0F / std::sqrt(static_cast<float>(args.cache.head_dim));
-  const int last_page = rows.position[rows.count - 1] / kPageTokens;
-  for (int page = 0; page <= last_page; ++page) {
-    const ptrdiff_t offset =
-        (static_cast<ptrdiff_t>(table[page]) * args.cache.kv_heads + task.kv_head) * kPageTokens *
-        dim;
-    attend_page(rows, page * kPageTokens, static_cast<const float*>(args.cache.k) + offset,
-                static_cast<const float*>(args.cache.v) + offset, scale);
+  const int last_position = rows.position[rows.count - 1];
+  const auto block_bytes =
+      static_cast<ptrdiff_t>(kv_block_bytes(args.cache.dtype, args.cache.head_dim));
+  for (int page = 0; page <= last_position / kPageTokens; ++page) {
+    const int first_token = page * kPageTokens;
+    const ptrdiff_t at =
+        (static_cast<ptrdiff_t>(table[page]) * args.cache.kv_heads + task.kv_head) * block_bytes;
+    const auto [keys, values] =
+        pages.read(static_cast<const std::byte*>(args.cache.k) + at,
+                   static_cast<const std::byte*>(args.cache.v) + at,
+                   std::min(kPageTokens, last_position - first_token + 1), args.cache.head_dim);
+    attend_page(rows, first_token, keys, values, scale);
   }
 
   for (int row = 0; row < rows.count; ++row) {
@@ -182,6 +211,14 @@ void attention_rows(const PagedAttentionArgs& args, const AttentionTask& task) {
       if (gate != nullptr) value = mul(value, sigmoid(load(gate + d)));
       store(out + d, value);
     }
+  }
+}
+
+void attention_rows(const PagedAttentionArgs& args, const AttentionTask& task) {
+  if (args.cache.dtype == KvDtype::int8) {
+    attend<Int8Pages>(args, task);
+  } else {
+    attend<StoredPages>(args, task);
   }
 }
 

@@ -34,6 +34,8 @@ struct KernelTable {
                        int32_t* best_index);
   void (*conv_channels)(const CausalConvArgs&, int lane, int channel_begin, int channel_end);
   void (*attention_rows)(const PagedAttentionArgs&, const AttentionTask&);
+  /// One token's values of one head as int8 and fp16 scales (KvPlanes); size is a multiple of 16.
+  void (*quantise_int8)(const float* x, int size, int8_t* q, uint16_t* scales);
   void (*gdn_normalise)(const GdnArgs&, int64_t begin, int64_t end);  ///< of columns * key_heads
   void (*gdn_recurrent_head)(const GdnArgs&, int lane, int value_head);
   void (*gdn_chunk_head)(const GdnArgs&, int lane, int value_head);

@@ -8,6 +8,7 @@
 #include "kernels/cpu/simd/elementwise.h"
 #include "kernels/cpu/simd/gdn.h"
 #include "kernels/cpu/simd/kernel_table.h"
+#include "kernels/cpu/simd/kv_int8.h"
 #include "kernels/cpu/simd/linear.h"
 #include "kernels/cpu/simd/norms.h"
 #include "kernels/cpu/simd/vector.h"
@@ -32,6 +33,7 @@ constexpr KernelTable kKernels{
     .argmax_range = argmax_range,
     .conv_channels = conv_channels,
     .attention_rows = attention_rows,
+    .quantise_int8 = quantise_int8,
     .gdn_normalise = gdn_normalise,
     .gdn_recurrent_head = gdn_recurrent_head,
     .gdn_chunk_head = gdn_chunk_head,

@@ -141,6 +141,11 @@ CONVOY_SIMD void load_bf16_pair(const uint16_t* p, Vec& even, Vec& odd) {
   even = {even_of(low), even_of(high)};
   odd = {odd_of(low), odd_of(high)};
 }
+CONVOY_SIMD Vec load_int8(const int8_t* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(raw)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(raw, raw)))};
+}
 CONVOY_SIMD Vec interleave_half(__m256 even, __m256 odd) {
   const __m256 low = _mm256_unpacklo_ps(even, odd);
   const __m256 high = _mm256_unpackhi_ps(even, odd);

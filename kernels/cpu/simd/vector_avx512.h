@@ -150,6 +150,10 @@ CONVOY_SIMD void load_bf16_pair(const uint16_t* p, Vec& even, Vec& odd) {
   odd.v = _mm512_castsi512_ps(
       _mm512_and_si512(raw, _mm512_set1_epi32(static_cast<int32_t>(0xFFFF0000U))));
 }
+CONVOY_SIMD Vec load_int8(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
 CONVOY_SIMD void interleave(Vec even, Vec odd, Vec& first, Vec& second) {
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));

@@ -161,6 +161,9 @@ CONVOY_SIMD void load_bf16_pair(const uint16_t* p, Vec& even, Vec& odd) {
   even = each_lane([&](int i) { return widen(p[2 * i]); });
   odd = each_lane([&](int i) { return widen(p[2 * i + 1]); });
 }
+CONVOY_SIMD Vec load_int8(const int8_t* p) {
+  return each_lane([&](int i) { return static_cast<float>(p[i]); });
+}
 /// Back to the order of memory: first = lanes 0..15 of the 32.
 CONVOY_SIMD void interleave(Vec even, Vec odd, Vec& first, Vec& second) {
   first = each_lane([&](int i) { return i % 2 == 0 ? even.v[i / 2] : odd.v[i / 2]; });

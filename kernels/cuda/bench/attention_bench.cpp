@@ -113,7 +113,8 @@ struct Bench {
             tables.as<int32_t>(),
             pages_of_row,
             kKvHeads,
-            kDim};
+            kDim,
+            KvDtype::bf16};
   }
 
   void inputs(int layer, PositionClass position_class) {

@@ -225,7 +225,7 @@ TEST(AskHealth, OtherProtocolVersionIsNamedWithBothNumbers) {
   proto::StageHealth health = HealthState().snapshot();
   health.set_protocol_version(kProtocolVersion + 41);
   EXPECT_THAT(answer_with(encode_frame(health), false),
-              HasSubstr("version 43, this program version 2"));
+              HasSubstr("version 44, this program version 3"));
 }
 
 TEST(AskHealth, PathTooLongIsNamed) {

@@ -68,7 +68,7 @@ bool receive(proto::ToWorker& message, int& descriptors) {
 
 proto::FromWorker hello() {
   proto::FromWorker message;
-  message.mutable_hello()->set_protocol_version(2);
+  message.mutable_hello()->set_protocol_version(3);
   message.mutable_hello()->set_role("stage_worker");
   message.mutable_hello()->set_build_version("fake");
   message.mutable_hello()->set_pid(::getpid());

@@ -161,7 +161,7 @@ TEST_F(WorkerPoolTest, AnotherProtocolVersionIsStartFailedWithBothNumbers) {
   const WorkerFailure failure = failure_of("version");
   EXPECT_EQ(failure.code, ExitCode::start_failed);
   EXPECT_THAT(failure.message, AllOf(HasSubstr("protocol version 99 (build fake)"),
-                                     HasSubstr("this coordinator version 2")));
+                                     HasSubstr("this coordinator version 3")));
 }
 
 TEST_F(WorkerPoolTest, AStrangerABusyWorkerAndAMissingHelloAreStartFailed) {

@@ -3,6 +3,7 @@
 #include "tests/unit/kernels/device_array.h"
 #include "tests/unit/kernels/kernel_cases.h"
 #include "tests/unit/kernels/kernel_oracle.h"
+#include "tests/unit/kernels/kv_codec.h"
 
 namespace convoy::test {
 namespace {
@@ -93,6 +94,7 @@ void rope_matches_the_fp64_oracle(Device& device) {
 }
 
 struct InputsProblem {
+  KvDtype dtype;
   int heads, kv_heads, head_dim, rotary_dim;
   int lanes, width, max_pages;
   std::vector<int> valid;
@@ -101,15 +103,15 @@ struct InputsProblem {
   std::vector<float> qkv, q_norm, k_norm, inv_freq;
   std::vector<int32_t> axis;
   size_t row() const { return static_cast<size_t>((2 * heads + 2 * kv_heads) * head_dim); }
-  size_t plane_size() const {
-    return block_tables.size() * static_cast<size_t>(kv_heads * kPageTokens * head_dim);
+  KvPlaneImage empty_plane() const {
+    return {dtype, static_cast<int>(block_tables.size()), kv_heads, head_dim};
   }
 };
 
-InputsProblem inputs_problem(Device& device, int heads, int kv_heads, int head_dim,
+InputsProblem inputs_problem(Device& device, KvDtype dtype, int heads, int kv_heads, int head_dim,
                              int rotary_dim) {
-  InputsProblem p{heads, kv_heads, head_dim, rotary_dim, 3,  5,  4, {5, 0, 2},
-                  {},    {},       {},       {},         {}, {}, {}};
+  InputsProblem p{dtype,     heads, kv_heads, head_dim, rotary_dim, 3,  5,  4,
+                  {5, 0, 2}, {},    {},       {},       {},         {}, {}, {}};
   Random random(static_cast<uint32_t>(heads * 1000 + head_dim));
   for (int page = 0; page < p.lanes * p.max_pages; ++page)
     p.block_tables.push_back((page * 5 + 3) % (p.lanes * p.max_pages));
@@ -134,14 +136,20 @@ InputsProblem inputs_problem(Device& device, int heads, int kv_heads, int head_d
   return p;
 }
 
-// The projection's rows, the K plane and the V plane, one after the other.
-std::vector<float> run_inputs(Device& device, const InputsProblem& p, bool composed) {
+// The projection's rows and the planes afterwards.
+struct Inputs {
+  std::vector<float> qkv;
+  KvPlaneImage k, v;
+};
+
+Inputs run_inputs(Device& device, const InputsProblem& p, bool composed) {
   const DeviceArray<ControlRow> control(device, p.control);
   const DeviceArray<int32_t> tables(device, p.block_tables), axis(device, p.axis);
   const DeviceArray<float> q_norm(device, p.q_norm), k_norm(device, p.k_norm),
       inv_freq(device, p.inv_freq);
-  const ActivationArray qkv(device, p.qkv), k = output_activations(device, p.plane_size()),
-                                            v = output_activations(device, p.plane_size());
+  const ActivationArray qkv(device, p.qkv);
+  Inputs result{{}, p.empty_plane(), p.empty_plane()};
+  const DeviceArray<uint8_t> k(device, result.k.bytes()), v(device, result.v.bytes());
   const auto stream = device.make_stream();
   AttentionInputsArgs args;
   args.step = {control.data(), p.lanes, p.width, PositionClass::generated};
@@ -153,19 +161,17 @@ std::vector<float> run_inputs(Device& device, const InputsProblem& p, bool compo
   args.rotary_dim = p.rotary_dim;
   args.inv_freq = inv_freq.data();
   args.axis = axis.data();
-  args.cache = {k.data(), v.data(), tables.data(), p.max_pages, p.kv_heads, p.head_dim};
+  args.cache = {k.data(), v.data(), tables.data(), p.max_pages, p.kv_heads, p.head_dim, p.dtype};
   if (composed) {
     device.ops().OpSet::attention_inputs(*stream, args);
   } else {
     device.ops().attention_inputs(*stream, args);
   }
   stream->synchronize();
-  std::vector<float> all = qkv.read();
-  for (const ActivationArray* plane : {&k, &v}) {
-    const std::vector<float> values = plane->read();
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
+  result.qkv = qkv.read();
+  result.k.set_bytes(k.read());
+  result.v.set_bytes(v.read());
+  return result;
 }
 
 Doubles norm_and_rotate(const InputsProblem& p, const ControlRow& control, const float* x,
@@ -182,15 +188,55 @@ Doubles norm_and_rotate(const InputsProblem& p, const ControlRow& control, const
   return y;
 }
 
+// What storing a key may add to its error: half a step of its group (int8) or half a unit in the
+// last place (fp8).
+double storing_error(const InputsProblem& p, const Doubles& key, size_t d) {
+  if (p.dtype == KvDtype::fp8) return std::max(std::abs(key[d]) * 0x1p-4, 0x1p-10);
+  if (p.dtype != KvDtype::int8) return 0;
+  double largest = 0;
+  for (size_t i = d / 64 * 64; i < std::min(key.size(), (d / 64 + 1) * 64); ++i)
+    largest = std::max(largest, std::abs(key[i]));
+  return largest / 127 * 0.501;
+}
+
+void expect_key(const InputsProblem& p, const std::vector<float>& got, const Doubles& want,
+                double tolerance) {
+  for (size_t d = 0; d < want.size(); ++d) {
+    ASSERT_LE(std::abs(got[d] - want[d]),
+              tolerance * (std::abs(want[d]) + 0.5) + storing_error(p, want, d))
+        << "value " << d << " of a key is " << got[d] << ", not " << want[d] << ", head_dim "
+        << p.head_dim << ", KV as " << kv_dtype_name(p.dtype);
+  }
+}
+
+// The keys of a column's heads are near those of the oracle. Notes what the planes should hold of
+// the column: these keys and the values, bit for bit.
+void expect_stored(Device& device, const InputsProblem& p, const Inputs& got, size_t column,
+                   double tolerance, Inputs& want) {
+  const auto dim = static_cast<size_t>(p.head_dim);
+  const ControlRow& control = p.control[column];
+  const int page = p.block_tables[static_cast<size_t>(control.kv_row * p.max_pages +
+                                                      control.cache_position / kPageTokens)];
+  const int slot = control.cache_position % kPageTokens;
+  const float* const keys =
+      p.qkv.data() + column * p.row() + 2 * static_cast<size_t>(p.heads) * dim;
+  for (int head = 0; head < p.kv_heads; ++head) {
+    const float* const key = keys + static_cast<size_t>(head) * dim;
+    expect_key(p, got.k.read(page, head, slot, has_bf16_activations(device)),
+               norm_and_rotate(p, control, key, p.k_norm), tolerance);
+    want.k.copy(got.k, page, head, slot);
+    want.v.store(page, head, slot, key + static_cast<size_t>(p.kv_heads) * dim);
+  }
+}
+
 // The values that attention reads later. What happens to the projection's keys and values and to
 // its dead columns is left open.
 void expect_inputs(Device& device, const InputsProblem& p, bool composed, double slack) {
-  const std::vector<float> got = run_inputs(device, p, composed);
+  const Inputs got = run_inputs(device, p, composed);
+  const double allowed = tolerance(device, 2e-6, slack);
   const auto dim = static_cast<size_t>(p.head_dim);
-  const size_t kv = static_cast<size_t>(p.kv_heads) * dim;
-  const size_t planes = p.qkv.size();
-  std::vector<double> want(got.begin(), got.begin() + static_cast<ptrdiff_t>(planes));
-  want.resize(got.size(), kUntouched);
+  Doubles want(got.qkv.begin(), got.qkv.end());
+  Inputs planes{{}, p.empty_plane(), p.empty_plane()};
   for (size_t c = 0; c < p.control.size(); ++c) {
     const ControlRow& control = p.control[c];
     const float* const row = p.qkv.data() + c * p.row();
@@ -202,34 +248,33 @@ void expect_inputs(Device& device, const InputsProblem& p, bool composed, double
       std::copy_n(row + at + dim, dim,
                   want.begin() + static_cast<ptrdiff_t>(c * p.row() + at + dim));
     }
-    const auto page = static_cast<size_t>(p.block_tables[static_cast<size_t>(
-        control.kv_row * p.max_pages + control.cache_position / kPageTokens)]);
-    for (size_t h = 0; h < static_cast<size_t>(p.kv_heads); ++h) {
-      const size_t slot = ((page * static_cast<size_t>(p.kv_heads) + h) * kPageTokens +
-                           static_cast<size_t>(control.cache_position % kPageTokens)) *
-                          dim;
-      const float* const key = row + 2 * static_cast<size_t>(p.heads) * dim + h * dim;
-      const Doubles k = norm_and_rotate(p, control, key, p.k_norm);
-      std::copy(k.begin(), k.end(), want.begin() + static_cast<ptrdiff_t>(planes + slot));
-      std::copy_n(key + kv, dim,
-                  want.begin() + static_cast<ptrdiff_t>(planes + p.plane_size() + slot));
-    }
+    expect_stored(device, p, got, c, allowed, planes);
+    if (testing::Test::HasFailure()) return;
   }
-  expect_close(got, want, tolerance(device, 2e-6, slack), 0.5,
-               "head_dim " + std::to_string(p.head_dim));
+  expect_close(got.qkv, want, allowed, 0.5, "head_dim " + std::to_string(p.head_dim));
+  expect_same_bits(got.k.bytes(), planes.k.bytes(), "the K plane beside live columns");
+  expect_same_bits(got.v.bytes(), planes.v.bytes(), "the V plane");
 }
 
-void attention_inputs_match_the_fp64_oracle(Device& device) {
+void attention_inputs_match_the_fp64_oracle(Device& device, KvDtype dtype) {
   // The composition rounds after the norm, too.
   constexpr double kRoundedTwice = 0x1p-6;
   for (const bool composed : {false, true}) {
     const double slack = composed ? kRoundedTwice : 0;
-    expect_inputs(device, inputs_problem(device, 24, 4, 256, 64), composed, slack);
-    expect_inputs(device, inputs_problem(device, 2, 1, 256, 64), composed, slack);
-    expect_inputs(device, inputs_problem(device, 3, 3, 80, 80), composed, slack);
-    expect_inputs(device, inputs_problem(device, 4, 2, 128, 18), composed, slack);
-    expect_inputs(device, inputs_problem(device, 1, 1, 16, 16), composed, slack);
+    expect_inputs(device, inputs_problem(device, dtype, 24, 4, 256, 64), composed, slack);
+    expect_inputs(device, inputs_problem(device, dtype, 2, 1, 256, 64), composed, slack);
+    expect_inputs(device, inputs_problem(device, dtype, 3, 3, 80, 80), composed, slack);
+    expect_inputs(device, inputs_problem(device, dtype, 4, 2, 128, 18), composed, slack);
+    expect_inputs(device, inputs_problem(device, dtype, 1, 1, 16, 16), composed, slack);
   }
+}
+
+void plain_inputs(Device& device) {
+  attention_inputs_match_the_fp64_oracle(device, default_kv_dtype(device.kind()));
+}
+void quantised_inputs(Device& device) {
+  for (const KvDtype dtype : quantised_dtypes(device))
+    attention_inputs_match_the_fp64_oracle(device, dtype);
 }
 
 void later_block_table_deltas_win(Device& device) {
@@ -255,7 +300,8 @@ void later_block_table_deltas_win(Device& device) {
 
 constexpr KernelCase kCases[] = {
     {"RopeMatchesTheFp64Oracle", rope_matches_the_fp64_oracle},
-    {"AttentionInputsMatchTheFp64Oracle", attention_inputs_match_the_fp64_oracle},
+    {"AttentionInputsMatchTheFp64Oracle", plain_inputs},
+    {"AttentionInputsQuantisedMatchTheFp64Oracle", quantised_inputs},
     {"LaterBlockTableDeltasWin", later_block_table_deltas_win},
 };
 
@@ -266,8 +312,15 @@ std::span<const KernelCase> attention_inputs_cases() {
 }
 
 std::vector<NamedResult> attention_inputs_results(Device& device) {
+  const auto read_back = [&](KvDtype dtype) {
+    Inputs inputs = run_inputs(device, inputs_problem(device, dtype, 6, 2, 128, 64), false);
+    for (const KvPlaneImage* plane : {&inputs.k, &inputs.v})
+      inputs.qkv.insert(inputs.qkv.end(), plane->bytes().begin(), plane->bytes().end());
+    return inputs.qkv;
+  };
   return {{"rope", run_rope(device, rope_problem(device, 100, 64, 64))},
-          {"attention_inputs", run_inputs(device, inputs_problem(device, 6, 2, 128, 64), false)}};
+          {"attention_inputs", read_back(default_kv_dtype(device.kind()))},
+          {"attention_inputs, KV as int8", read_back(KvDtype::int8)}};
 }
 
 }  // namespace convoy::test

@@ -23,6 +23,7 @@ std::span<const KernelCase> linear_cases();
 std::span<const KernelCase> norm_cases();
 std::span<const KernelCase> elementwise_cases();
 std::span<const KernelCase> attention_inputs_cases();
+std::span<const KernelCase> kv_write_cases();
 std::span<const KernelCase> attention_cases();
 std::span<const KernelCase> conv_cases();
 std::span<const KernelCase> gdn_cases();
@@ -32,7 +33,7 @@ inline std::vector<KernelCase> all_kernel_cases() {
   std::vector<KernelCase> all;
   for (const auto& part :
        {linear_cases(), norm_cases(), elementwise_cases(), attention_inputs_cases(),
-        attention_cases(), conv_cases(), gdn_cases(), gdn_generate_cases()}) {
+        kv_write_cases(), attention_cases(), conv_cases(), gdn_cases(), gdn_generate_cases()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

@@ -20,7 +20,7 @@ TEST(StageMemory, StandinLayersByHand) {
   const ModelConfig config = standin_config();
   const StageLimits limits{
       .max_context_tokens = 4096, .prefill_chunk_tokens = 512, .lanes = 1, .page_groups = 64};
-  EXPECT_EQ(kv_page_bytes(config, DeviceKind::cpu), 64U * 256 * 4);
+  EXPECT_EQ(kv_page_bytes(config, KvDtype::f32), 64U * 256 * 4);
   EXPECT_EQ(gdn_state_bytes(config), 4U * 128 * 128 * 4);
   EXPECT_EQ(conv_state_bytes(config), 1024U * 3 * 4);
 
@@ -58,21 +58,37 @@ TEST(StageMemory, StandinLayersByHand) {
 
 TEST(StageMemory, Shape27bMatchesTheReference) {
   const ModelConfig config = config_27b();
-  const StageLimits limits{
+  StageLimits limits{
       .max_context_tokens = 65536, .prefill_chunk_tokens = 512, .lanes = 4, .page_groups = 1024};
-  const StageMemory cuda = stage_memory(config, {0, 64}, limits, DeviceKind::cuda);
   const StageMemory cpu = stage_memory(config, {0, 64}, limits, DeviceKind::cpu);
+  limits.kv_dtype = KvDtype::bf16;
+  const StageMemory cuda = stage_memory(config, {0, 64}, limits, DeviceKind::cuda);
   // model-reference 1.4: 65,536 bytes a token in bf16; a slot of recurrent state is 144 MiB. CPU
   // devices keep KV as f32.
   EXPECT_EQ(cuda.kv_bytes, uint64_t{65536} * 65536);
   EXPECT_EQ(cpu.kv_bytes, 2 * cuda.kv_bytes);
-  EXPECT_EQ(kv_page_bytes(config, DeviceKind::cuda), 131072U);
-  EXPECT_EQ(kv_page_bytes(config, DeviceKind::cpu), 262144U);
+  EXPECT_EQ(kv_page_bytes(config, KvDtype::bf16), 131072U);
+  EXPECT_EQ(kv_page_bytes(config, KvDtype::f32), 262144U);
   EXPECT_EQ(48 * gdn_state_bytes(config), 150994944U);
   EXPECT_EQ(48 * conv_state_bytes(config), 2U * 2949120U);  // f32 where the reference counts bf16
   EXPECT_EQ(cuda.state_bytes, 8U * (150994944U + 5898240U));
   EXPECT_EQ(cuda.weight_bytes, 48711673856U);
   EXPECT_EQ(root_memory(config, limits, DeviceKind::cuda).weight_bytes, 5085614080U);
+}
+
+TEST(StageMemory, QuantisedPagesHaveAByteAValueAndTheirScales) {
+  ModelConfig config = config_27b();
+  EXPECT_EQ(kv_page_bytes(config, KvDtype::fp8), 4U * 64 * 256);
+  EXPECT_EQ(kv_page_bytes(config, KvDtype::int8), 4U * 64 * (256 + 4 * 2));
+  config.head_dim = 80;  // a whole group of 64 and one of 16
+  EXPECT_EQ(kv_page_bytes(config, KvDtype::int8), 4U * 64 * (80 + 2 * 2));
+  for (const int dim : {16, 48, 64, 80, 256, 496}) {
+    for (const KvDtype dtype : {KvDtype::f32, KvDtype::bf16, KvDtype::int8, KvDtype::fp8})
+      EXPECT_EQ(kv_block_bytes(dtype, dim) % 16, 0U) << kv_dtype_name(dtype) << " of " << dim;
+  }
+  StageLimits limits{.max_context_tokens = 4096, .page_groups = 64, .kv_dtype = KvDtype::int8};
+  EXPECT_EQ(stage_memory(config_27b(), {3, 4}, limits, DeviceKind::cuda).kv_bytes,
+            2U * 64 * 4 * 64 * (256 + 4 * 2));
 }
 
 TEST(StageMemory, AnySplitAddsUpToTheWhole) {

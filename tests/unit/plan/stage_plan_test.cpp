@@ -63,7 +63,8 @@ TEST(MakeStagePlan, StageLayersAreHonouredExactly) {
 
 TEST(MakeStagePlan, RankDeviceAndMemoryBelongTogether) {
   const ModelConfig config = config_27b();
-  const StageLimits limits{.max_context_tokens = 4096, .page_groups = 64};
+  const StageLimits limits{
+      .max_context_tokens = 4096, .page_groups = 64, .kv_dtype = KvDtype::bf16};
   const auto plan = make_stage_plan(config, request_for("3,1"));
   ASSERT_EQ(plan.stages.size(), 2U);
   EXPECT_EQ(plan.limits.page_groups, 64);

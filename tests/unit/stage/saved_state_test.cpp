@@ -16,12 +16,13 @@ namespace {
 constexpr int kContext = 256;
 constexpr int kGenerated = 12;
 
-StagePipelineOptions options(std::vector<LayerRange> stages) {
+StagePipelineOptions options(std::vector<LayerRange> stages, KvDtype kv_dtype = KvDtype::f32) {
   return {.stages = std::move(stages),
           .limits = {.max_context_tokens = kContext,
                      .prefill_chunk_tokens = 128,
                      .lanes = 2,
-                     .page_groups = 2 * kContext / kPageTokens},
+                     .page_groups = 2 * kContext / kPageTokens,
+                     .kv_dtype = kv_dtype},
           .load_format = LoadFormat::automatic,
           .device = "cpu",
           .instruction_set = "",
@@ -74,6 +75,7 @@ void save(StagePipeline& model, const Sequence& sequence, std::vector<int32_t> i
           int prompt_tokens, const std::filesystem::path& path) {
   StateFileWriter writer(path, model.config(),
                          {.kind = DeviceKind::cpu,
+                          .kv_dtype = model.executor(0).limits().kv_dtype,
                           .model = model_fingerprint(model.checkpoint()),
                           .ids = std::move(ids),
                           .prompt_tokens = static_cast<uint32_t>(prompt_tokens)});
@@ -91,6 +93,7 @@ void save(StagePipeline& model, const Sequence& sequence, std::vector<int32_t> i
 // The saved sequence in a fresh one; gives the token that follows.
 int32_t load(StagePipeline& model, Sequence& sequence, const std::filesystem::path& path) {
   const StateFileReader reader(path, model.config(), DeviceKind::cpu,
+                               model.executor(0).limits().kv_dtype,
                                model_fingerprint(model.checkpoint()));
   std::vector<BlockTableDelta> deltas;
   EXPECT_TRUE(sequence.extend(static_cast<int>(reader.description().tokens()), deltas).ok());
@@ -103,15 +106,15 @@ int32_t load(StagePipeline& model, Sequence& sequence, const std::filesystem::pa
   return reader.description().ids.back();
 }
 
-class SavedState : public ::testing::TestWithParam<int> {};
+class SavedState : public ::testing::TestWithParam<std::tuple<int, KvDtype>> {};
 
 TEST_P(SavedState, GoesOnOverAnotherSplitWithTheSameTokens) {
-  const int length = GetParam();
+  const auto [length, kv_dtype] = GetParam();
   const TemporaryDirectory scratch;
   const auto path = scratch.path() / "state";
   const auto ids = prompt(length);
 
-  StagePipeline three(kModel, options({{0, 3}, {3, 4}, {4, 12}}));
+  StagePipeline three(kModel, options({{0, 3}, {3, 4}, {4, 12}}, kv_dtype));
   std::vector<int32_t> whole;
   {
     Sequence sequence(three.pages(), 0, kContext);
@@ -124,7 +127,7 @@ TEST_P(SavedState, GoesOnOverAnotherSplitWithTheSameTokens) {
   }
   for (const auto& split : std::vector<std::vector<LayerRange>>{
            {{0, 12}}, {{0, 7}, {7, 12}}, {{0, 1}, {1, 11}, {11, 12}}}) {
-    StagePipeline other(kModel, options(split));
+    StagePipeline other(kModel, options(split, kv_dtype));
     // Another sequence has used pages and slots before, and holds some now.
     Sequence neighbour(other.pages(), 0, kContext);
     prefill(other, neighbour, prompt(100));
@@ -133,12 +136,22 @@ TEST_P(SavedState, GoesOnOverAnotherSplitWithTheSameTokens) {
     EXPECT_EQ(decode(other, sequence, next, kGenerated), whole) << split.size() << " stages";
   }
 }
-INSTANTIATE_TEST_SUITE_P(PromptTokens, SavedState, ::testing::Values(1, 59, 64, 123, 128, 200));
+INSTANTIATE_TEST_SUITE_P(PromptTokens, SavedState,
+                         ::testing::Combine(::testing::Values(1, 59, 64, 123, 128, 200),
+                                            ::testing::Values(KvDtype::f32, KvDtype::int8)),
+                         [](const auto& test) {
+                           return std::to_string(std::get<0>(test.param)) + "_" +
+                                  kv_dtype_name(std::get<1>(test.param));
+                         });
 
-TEST(SavedStateFile, IsTheSameWhateverTheSplitAndThePages) {
+class SavedStateFile : public ::testing::TestWithParam<KvDtype> {};
+INSTANTIATE_TEST_SUITE_P(KvDtypes, SavedStateFile, ::testing::Values(KvDtype::f32, KvDtype::int8),
+                         [](const auto& test) { return kv_dtype_name(test.param); });
+
+TEST_P(SavedStateFile, IsTheSameWhateverTheSplitAndThePages) {
   const TemporaryDirectory scratch;
   const auto bytes_of = [&](std::vector<LayerRange> stages, int other_tokens) {
-    StagePipeline model(kModel, options(std::move(stages)));
+    StagePipeline model(kModel, options(std::move(stages), GetParam()));
     Sequence neighbour(model.pages(), 0, kContext);
     prefill(model, neighbour, prompt(other_tokens));
     Sequence sequence(model.pages(), 1, kContext);
@@ -154,7 +167,7 @@ TEST(SavedStateFile, IsTheSameWhateverTheSplitAndThePages) {
   EXPECT_EQ(bytes_of({{0, 12}}, 10), bytes_of({{0, 2}, {2, 12}}, 200));
 }
 
-TEST(SavedStateFile, AnAlteredLayerIsRefusedByTheStageThatReadsIt) {
+TEST(SavedStateLayers, AnAlteredLayerIsRefusedByTheStageThatReadsIt) {
   const TemporaryDirectory scratch;
   const auto path = scratch.path() / "state";
   StagePipeline model(kModel, options({{0, 5}, {5, 12}}));
@@ -163,13 +176,13 @@ TEST(SavedStateFile, AnAlteredLayerIsRefusedByTheStageThatReadsIt) {
   std::vector<int32_t> ids = prompt(70);
   ids.push_back(next);
   save(model, sequence, ids, 70, path);
-  const uint64_t at = state_layout(model.config(), DeviceKind::cpu, 70).layers[6].offset + 5;
+  const uint64_t at = state_layout(model.config(), KvDtype::f32, 70).layers[6].offset + 5;
   UniqueFd file(::open(path.c_str(), O_RDWR));
   char byte = 0;
   ASSERT_EQ(::pread(file.get(), &byte, 1, static_cast<off_t>(at)), 1);
   byte = static_cast<char>(byte ^ 4);
   ASSERT_EQ(::pwrite(file.get(), &byte, 1, static_cast<off_t>(at)), 1);
-  const StateFileReader reader(path, model.config(), DeviceKind::cpu,
+  const StateFileReader reader(path, model.config(), DeviceKind::cpu, KvDtype::f32,
                                model_fingerprint(model.checkpoint()));
   EXPECT_TRUE(model.executor(0)
                   .load_state(model.stream(), place_of(sequence), reader.fd(), reader.layout())

@@ -57,8 +57,9 @@ class StateFile : public ::testing::Test {
             .ids = ids(tokens + 1),
             .prompt_tokens = static_cast<uint32_t>(prompt_tokens)};
   }
-  std::string open_error(DeviceKind kind = DeviceKind::cpu, uint64_t model = kModel) const {
-    return refusal([&] { StateFileReader(path, config, kind, model); });
+  std::string open_error(DeviceKind kind = DeviceKind::cpu, uint64_t model = kModel,
+                         KvDtype kv_dtype = KvDtype::f32) const {
+    return refusal([&] { StateFileReader(path, config, kind, kv_dtype, model); });
   }
   std::vector<fs::path> files() const {
     std::vector<fs::path> all;
@@ -81,7 +82,7 @@ class StateFile : public ::testing::Test {
 
 TEST_F(StateFile, ComesBackAsItWasWritten) {
   write(130, 100);
-  const StateFileReader reader(path, config, DeviceKind::cpu, kModel);
+  const StateFileReader reader(path, config, DeviceKind::cpu, KvDtype::f32, kModel);
   EXPECT_EQ(reader.description().ids, ids(131));
   EXPECT_EQ(reader.description().tokens(), 130U);
   EXPECT_EQ(reader.description().prompt_tokens, 100U);
@@ -100,11 +101,11 @@ TEST_F(StateFile, ComesBackAsItWasWritten) {
 
 TEST_F(StateFile, LayersLieWhereTheModelSays) {
   // Layer 3 is attention (64 tokens of 256 f32 K and V each block), layer 0 GDN.
-  const StateLayout layout = state_layout(config, DeviceKind::cpu, 65);
+  const StateLayout layout = state_layout(config, KvDtype::f32, 65);
   EXPECT_EQ(layout.layers[3].bytes, 2U * 2 * 64 * 256 * 4);
   EXPECT_EQ(layout.layers[0].bytes, 262144U + 12288);
-  EXPECT_EQ(state_layout(config, DeviceKind::cuda, 65).layers[3].bytes, 2U * 2 * 64 * 256 * 2);
-  EXPECT_EQ(state_layout(config, DeviceKind::cpu, 64).layers[3].bytes, 2U * 64 * 256 * 4);
+  EXPECT_EQ(state_layout(config, KvDtype::bf16, 65).layers[3].bytes, 2U * 2 * 64 * 256 * 2);
+  EXPECT_EQ(state_layout(config, KvDtype::f32, 64).layers[3].bytes, 2U * 64 * 256 * 4);
   uint64_t end = layout.table_offset + layout.layers.size() * sizeof(StateSection);
   for (const StateSection& section : layout.layers) {
     EXPECT_GE(section.offset, end);
@@ -127,10 +128,14 @@ TEST_F(StateFile, AnOldOneStandsUntilTheNewOneIsWhole) {
   {
     StateFileWriter writer(path, config, description(10, 10));
     fill(writer);
-    EXPECT_EQ(StateFileReader(path, config, DeviceKind::cpu, kModel).description().tokens(), 70U);
+    EXPECT_EQ(
+        StateFileReader(path, config, DeviceKind::cpu, KvDtype::f32, kModel).description().tokens(),
+        70U);
     writer.commit();
   }
-  EXPECT_EQ(StateFileReader(path, config, DeviceKind::cpu, kModel).description().tokens(), 10U);
+  EXPECT_EQ(
+      StateFileReader(path, config, DeviceKind::cpu, KvDtype::f32, kModel).description().tokens(),
+      10U);
   EXPECT_EQ(files().size(), 1U);
 }
 
@@ -141,10 +146,25 @@ TEST_F(StateFile, AnotherModelOrKindOfDeviceIsRefusedByName) {
   EXPECT_THAT(open_error(DeviceKind::cuda), HasSubstr("was saved on cpu devices"));
 }
 
+TEST_F(StateFile, AnotherKvDtypeIsRefusedAndBothAreNamed) {
+  StateDescription int8 = description(70, 70);
+  int8.kv_dtype = KvDtype::int8;
+  StateFileWriter writer(path, config, int8);
+  fill(writer);
+  writer.commit();
+  EXPECT_EQ(open_error(), "state " + path.native() +
+                              ": has keys and values as int8, this run keeps them as f32 "
+                              "(--kv-dtype)");
+  EXPECT_EQ(read_state_summary(path).header.kv_dtype, static_cast<uint32_t>(KvDtype::int8));
+  const StateFileReader reader(path, config, DeviceKind::cpu, KvDtype::int8, kModel);
+  EXPECT_EQ(reader.description().kv_dtype, KvDtype::int8);
+  EXPECT_EQ(reader.layout().layers[3].bytes, 2U * 2 * 64 * (256 + 4 * 2));
+}
+
 TEST_F(StateFile, ATruncatedOneIsRefusedAtEveryKindOfLength) {
   write(70, 70);
   const uint64_t whole = fs::file_size(path);
-  const StateLayout layout = state_layout(config, DeviceKind::cpu, 70);
+  const StateLayout layout = state_layout(config, KvDtype::f32, 70);
   for (const uint64_t length :
        {uint64_t{0}, uint64_t{1}, sizeof(StateHeader) - 1, sizeof(StateHeader), layout.table_offset,
         layout.layers[0].offset, layout.layers[5].offset + 100, whole - 1}) {
@@ -159,7 +179,7 @@ TEST_F(StateFile, ATruncatedOneIsRefusedAtEveryKindOfLength) {
 
 TEST_F(StateFile, AnAlteredByteIsFoundWhereverItIs) {
   write(70, 70);
-  const StateLayout layout = state_layout(config, DeviceKind::cpu, 70);
+  const StateLayout layout = state_layout(config, KvDtype::f32, 70);
   for (uint64_t at = 0; at < sizeof(StateHeader); ++at) {
     change_byte(at);
     EXPECT_THAT(open_error(), HasSubstr(path.native())) << "header byte " << at;
