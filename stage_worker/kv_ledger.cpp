@@ -106,11 +106,7 @@ Status KvLedger::apply(const ConstStepEntry& entry) {
   const StepHeader& header = *entry.header;
   for (uint32_t i = 0; i < header.delta_count; ++i) {
     const BlockTableDelta delta = entry.deltas[i];
-    const Status status = header.kind == StepKind::keep_pages ? keep(delta.page)
-                          : header.kind == StepKind::drop_pages
-                              ? drop(delta.page)
-                              : take(delta, header.kind == StepKind::tables);
-    if (!status) return status;
+    if (Status status = apply(header.kind, delta); !status) return status;
   }
   for (uint32_t i = 0; i < header.lanes; ++i) {
     const int row = entry.lanes[i].kv_row;
@@ -121,6 +117,20 @@ Status KvLedger::apply(const ConstStepEntry& entry) {
   }
   check_sum();
   return {};
+}
+
+Status KvLedger::apply(StepKind kind, const BlockTableDelta& delta) {
+  switch (kind) {
+    case StepKind::keep_pages:
+      return keep(delta.page);
+    case StepKind::drop_pages:
+      return drop(delta.page);
+    case StepKind::copy_pages:
+    case StepKind::copy_states:
+      return {};  // nothing changes hands
+    default:
+      return take(delta, kind == StepKind::tables);
+  }
 }
 
 Status KvLedger::take(const BlockTableDelta& delta, bool may_share) {
@@ -150,10 +160,10 @@ Status KvLedger::take(const BlockTableDelta& delta, bool may_share) {
 
 Status KvLedger::keep(int32_t page) {
   const auto at = static_cast<size_t>(page);
-  if (page < 0 || page >= capacity() || owners_[at] == 0 || kept_[at])
+  if (page < 0 || page >= capacity() || kept_[at] || (owners_[at] == 0 && free_now() == 0))
     return Error{fmt::format("page group {} cannot be kept", page)};
   kept_[at] = true;
-  ++owners_[at];
+  if (owners_[at]++ == 0) ++used_;
   return {};
 }
 

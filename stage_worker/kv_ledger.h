@@ -28,7 +28,7 @@ class KvLedger {
   /// Books what a step does to page groups. Deltas of a step that runs layers take free page groups
   /// of the row's promise; deltas of a tables entry may also name page groups that are in use,
   /// which are then shared. A release entry frees the rows of its lanes. The prefix cache keeps
-  /// page groups that are in use, and drops what it kept. Error: a row that no request has, a page
+  /// page groups, used or free, and drops what it kept. Error: a row that no request has, a page
   /// group that is not free, more of them than were promised, or one that nobody kept.
   Status apply(const ConstStepEntry& entry);
 
@@ -51,6 +51,7 @@ class KvLedger {
   Problem reserve(const proto::Reserve& command, proto::AdmissionAnswer& answer);
   Problem admit(const proto::Admit& command);
   Problem retire(const proto::Retire& command);
+  Status apply(StepKind kind, const BlockTableDelta& delta);
   Status take(const BlockTableDelta& delta, bool may_share);
   Status keep(int32_t page);
   Status drop(int32_t page);

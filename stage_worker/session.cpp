@@ -22,6 +22,8 @@ StageLimits limits_from(const proto::StageLimits& in) {
           .lanes = static_cast<int>(in.lanes()),
           .page_groups = static_cast<int>(in.page_groups()),
           .image_slots = static_cast<int>(in.image_slots()),
+          .host_pages = static_cast<int>(in.host_pages()),
+          .host_slots = static_cast<int>(in.host_slots()),
           .kv_dtype = static_cast<KvDtype>(in.kv_dtype())};
 }
 
@@ -43,7 +45,8 @@ void check_load(const proto::LoadStage& message, const ModelConfig& config) {
       limits.prefill_chunk_tokens() % kPageTokens != 0 ||
       limits.prefill_chunk_tokens() > kMaxTokens || limits.max_context_tokens() < 1 ||
       limits.max_context_tokens() > kMaxTokens || limits.page_groups() < 1 ||
-      limits.page_groups() > kMaxTokens || limits.image_slots() > kMaxTokens) {
+      limits.page_groups() > kMaxTokens || limits.image_slots() > kMaxTokens ||
+      limits.host_pages() > kMaxTokens || limits.host_slots() > kMaxTokens) {
     throw StartError(
         fmt::format("LoadStage: {} lanes, chunk {}, context {}, {} page groups, {} image slots",
                     limits.lanes(), limits.prefill_chunk_tokens(), limits.max_context_tokens(),

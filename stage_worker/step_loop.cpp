@@ -42,7 +42,9 @@ Result<std::unique_ptr<StepLoop>> StepLoop::open(const StepLoopOptions& options,
                                                            .blocks_per_row = limits.pages_per_row(),
                                                            .pages = limits.page_groups,
                                                            .positions = limits.max_context_tokens,
-                                                           .state_slots = limits.state_slots()},
+                                                           .state_slots = limits.state_slots(),
+                                                           .host_pages = limits.host_pages,
+                                                           .host_slots = limits.host_slots},
                                                 .spin_iterations = options.spin_iterations});
   if (!ring) return Error{ring.error()};
   if (!proto::LinkWish_IsValid(sizes.wish()) || !proto::LinkDoorbell_IsValid(sizes.doorbell()))
@@ -144,9 +146,7 @@ Status StepLoop::execute(const ConstStepEntry& entry, HealthState& health) {
   const StepHeader& header = *entry.header;
   const std::span<const BlockTableDelta> deltas{entry.deltas, header.delta_count};
   if (!step_runs_layers(header.kind)) {
-    if (header.kind == StepKind::tables) executor_.update_tables(stream_, deltas);
-    if (header.kind == StepKind::snapshot)
-      executor_.copy_state(stream_, entry.lanes[0].state_source, header.snapshot_target);
+    executor_.move(stream_, header.kind, deltas);
     if (header.kind == StepKind::save && move_state_) move_state_();
     return {};
   }

@@ -21,6 +21,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kMaxContext = 1 << 24;
 constexpr int kMaxHeadroomMib = 1 << 24;
 constexpr int kMaxImages = 4096;
+constexpr double kMaxHostCacheGib = 65536;
 
 // Beside the programs in a build tree or an installation, or in the source tree above.
 fs::path bundled_model() {
@@ -173,6 +174,13 @@ void add_prefix_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags&
                 ->check(CLI::Range(1, kMaxImages))
                 ->capture_default_str(),
             "PREFIX_IMAGES");
+  twins.add(command
+                .add_option("--host-cache-gib", flags.host_cache_gib,
+                            "Host memory for prefixes that the devices have no room for, of all "
+                            "stages together")
+                ->check(CLI::Range(0.0, kMaxHostCacheGib))
+                ->capture_default_str(),
+            "HOST_CACHE_GIB");
 }
 
 int resolve_kv_capacity(const std::string& text, const EnvironmentTwins& twins) {
@@ -344,6 +352,7 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
   if (flags.prefix_cache == "exact") options.prefix_cache = PrefixCacheMode::exact;
   if (flags.prefix_cache == "fast") options.prefix_cache = PrefixCacheMode::fast;
   options.prefix_images = flags.prefix_images;
+  options.host_cache_bytes = static_cast<uint64_t>(flags.host_cache_gib * double{1 << 30});
   options.max_context_tokens = flags.max_context;
   options.prefill_chunk_tokens = flags.prefill_chunk;
   options.attach = flags.attach;

@@ -45,6 +45,7 @@ struct EngineFlags {
   std::string kv_capacity = "auto";
   std::string prefix_cache = "auto";
   int prefix_images = 8;
+  double host_cache_gib = 0;
   std::string kv_dtype = "auto";
   int max_context = 0;
   int prefill_chunk = 512;

@@ -75,11 +75,16 @@ json::object answer_json(const GenerationResult& result, const GenerationRequest
 }
 
 // Nothing where no cache was asked for anything.
-std::string cache_line(const PrefixCacheStats& cache) {
-  if (cache.lookups == 0) return "";
+std::string cache_line(const proto::PrefixCacheHealth& cache) {
+  if (cache.lookups() == 0) return "";
   return fmt::format(
-      "prefix cache: {} of {} prompts hit, {} tokens; {} prefixes in {} page groups, {} gave way\n",
-      cache.hits, cache.lookups, cache.hit_tokens, cache.images, cache.pages, cache.evictions);
+      "prefix cache: {} of {} prompts hit, {} tokens; {} prefixes in {}, {} gave way{}\n",
+      cache.hits(), cache.lookups(), cache.hit_tokens(), cache.prefixes(),
+      format_bytes(cache.bytes()), cache.evictions(),
+      cache.host_prefixes() == 0
+          ? ""
+          : fmt::format("; {} in {} of host memory, {} came back", cache.host_prefixes(),
+                        format_bytes(cache.host_bytes()), cache.restored()));
 }
 
 std::string percent(double part, double whole) {
@@ -137,7 +142,7 @@ std::string generation_summary(const GenerationResult& result, const GenerationR
       result.token_ids.size(), per_second(result.decode_steps, result.decode_s),
       pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",
       finish_reason_name(result.finish_reason), run.load_seconds());
-  return text + cache_line(run.cache_stats()) +
+  return text + cache_line(run.cache_health()) +
          stage_table(stages, run.plan().limits.kv_dtype, result.prefill_s + result.decode_s);
 }
 
@@ -168,7 +173,7 @@ std::string batch_summary(const BatchCounts& counts, const EngineRun& run,
       counts.prefill_s > 0 ? static_cast<double>(counts.prompt_tokens) / counts.prefill_s : 0,
       counts.answer_tokens, counts.steps,
       seconds > 0 ? static_cast<double>(counts.answer_tokens) / seconds : 0, run.load_seconds());
-  return text + cache_line(run.cache_stats()) +
+  return text + cache_line(run.cache_health()) +
          stage_table(stages, run.plan().limits.kv_dtype, seconds);
 }
 

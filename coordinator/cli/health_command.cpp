@@ -113,9 +113,15 @@ std::string health_table(const std::vector<InstanceHealth>& instances) {
     std::vector<std::vector<std::string>> rows{{"stage", "pid", "state", "device", "layers",
                                                 "weights", "kv", "pages", "steps", "p50 ms",
                                                 "p95 ms", "busy", "waiting", "sent"}};
-    std::string problems;
+    std::string notes;
     for (const MemberHealth& m : instance.members) {
-      if (!m.problem.empty()) problems += fmt::format("stage {}: {}\n", m.member.rank, m.problem);
+      if (m.answer && m.answer->has_prefix_cache()) {
+        const proto::PrefixCacheHealth& c = m.answer->prefix_cache();
+        notes += fmt::format(
+            "prefix cache: {} of {} prompts hit, {} prefixes in {}, {} in host memory\n", c.hits(),
+            c.lookups(), c.prefixes(), format_bytes(c.bytes()), format_bytes(c.host_bytes()));
+      }
+      if (!m.problem.empty()) notes += fmt::format("stage {}: {}\n", m.member.rank, m.problem);
       if (!m.answer) {
         rows.push_back({std::to_string(m.member.rank), std::to_string(m.member.pid),
                         process_exists(m.member.pid) ? "not answering" : "dead", m.member.device,
@@ -138,9 +144,22 @@ std::string health_table(const std::vector<InstanceHealth>& instances) {
            format_bytes(h.sent_bytes())});
     }
     text += fmt::format("{} ({})\n{}{}", instance.info.name, instance.info.kind,
-                        format_table(rows, {2, 3, 4}), problems);
+                        format_table(rows, {2, 3, 4}), notes);
   }
   return text;
+}
+
+boost::json::object prefix_cache_json(const proto::PrefixCacheHealth& c) {
+  return {{"lookups", c.lookups()},
+          {"hits", c.hits()},
+          {"hit_tokens", c.hit_tokens()},
+          {"restored", c.restored()},
+          {"evictions", c.evictions()},
+          {"prefixes", c.prefixes()},
+          {"page_groups", c.page_groups()},
+          {"bytes", c.bytes()},
+          {"host_prefixes", c.host_prefixes()},
+          {"host_bytes", c.host_bytes()}};
 }
 
 boost::json::object member_json(const MemberHealth& m) {
@@ -179,6 +198,7 @@ boost::json::object member_json(const MemberHealth& m) {
   object["sent_bytes"] = h.sent_bytes();
   object["uptime_s"] = h.uptime_s();
   object["restarts"] = h.restarts();
+  if (h.has_prefix_cache()) object["prefix_cache"] = prefix_cache_json(h.prefix_cache());
   return object;
 }
 

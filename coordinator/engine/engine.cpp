@@ -153,7 +153,8 @@ Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids
       return Error{status.error()};
     ++in_flight;
     if (last && image >= 0) {
-      if (Status status = leave_image(sequence, image); !status) return Error{status.error()};
+      const CacheChange copy{CacheChange::Kind::copy_state, sequence.state_slot(), image};
+      if (Status status = apply({&copy, 1}); !status) return Error{status.error()};
     }
   }
   for (; in_flight > 0; --in_flight) {
@@ -206,54 +207,63 @@ SequencePlace place_of(const Sequence& sequence) {
 
 }  // namespace
 
-Status Engine::publish(const PlannedStep& step) {
-  return pipeline_ == nullptr ? Status() : pipeline_->publish(step);
-}
-
 Status Engine::publish_save() {
+  if (pipeline_ == nullptr) return {};
   PlannedStep save;
   save.kind = StepKind::save;
-  return publish(save);
+  return pipeline_->publish(save);
 }
 
 // In as many entries as they need.
-Status Engine::publish_tables(StepKind kind, std::span<const BlockTableDelta> deltas) {
+Status Engine::publish_deltas(StepKind kind, std::span<const BlockTableDelta> deltas) {
   const auto most = static_cast<size_t>(limits_.max_deltas());
   for (size_t at = 0; at < deltas.size(); at += most) {
     const auto part = deltas.subspan(at, std::min(most, deltas.size() - at));
     PlannedStep step;
     step.kind = kind;
     step.deltas.assign(part.begin(), part.end());
-    if (Status status = publish(step); !status) return status;
-    if (kind == StepKind::tables) executor_.update_tables(*stream_, part);
+    if (pipeline_ != nullptr) {
+      if (Status status = pipeline_->publish(step); !status) return status;
+    }
+    executor_.move(*stream_, kind, part);
   }
-  return {};
-}
-
-Status Engine::leave_image(const Sequence& sequence, int32_t slot) {
-  PlannedStep step;
-  plan_snapshot(sequence, slot, step);
-  if (Status status = publish(step); !status) return status;
-  executor_.copy_state(*stream_, sequence.state_slot(), slot);
   return {};
 }
 
 Status Engine::adopt(Sequence& sequence, const PrefixHit& prefix) {
   std::vector<BlockTableDelta> deltas;
   sequence.adopt(prefix.pages, prefix.state_slot, deltas);
-  return publish_tables(StepKind::tables, deltas);
+  return publish_deltas(StepKind::tables, deltas);
 }
 
-Status Engine::publish(std::span<const PageChange> changes) {
+namespace {
+
+StepKind kind_of(CacheChange::Kind kind) {
+  switch (kind) {
+    case CacheChange::Kind::keep:
+      return StepKind::keep_pages;
+    case CacheChange::Kind::drop:
+      return StepKind::drop_pages;
+    case CacheChange::Kind::copy_page:
+      return StepKind::copy_pages;
+    case CacheChange::Kind::copy_state:
+      break;
+  }
+  return StepKind::copy_states;
+}
+
+}  // namespace
+
+Status Engine::apply(std::span<const CacheChange> changes) {
   while (!changes.empty()) {
-    const bool kept = changes.front().kept;
-    std::vector<BlockTableDelta> pages;
-    while (pages.size() < changes.size() && changes[pages.size()].kept == kept)
-      pages.push_back({0, 0, changes[pages.size()].page});
-    if (Status status = publish_tables(kept ? StepKind::keep_pages : StepKind::drop_pages, pages);
-        !status)
-      return status;
-    changes = changes.subspan(pages.size());
+    const CacheChange::Kind kind = changes.front().kind;
+    std::vector<BlockTableDelta> deltas;
+    for (const CacheChange& change : changes) {
+      if (change.kind != kind) break;
+      deltas.push_back({0, change.from, change.to});
+    }
+    if (Status status = publish_deltas(kind_of(kind), deltas); !status) return status;
+    changes = changes.subspan(deltas.size());
   }
   return {};
 }
@@ -269,7 +279,7 @@ Status Engine::take_pages(Sequence& sequence, int tokens) {
   CONVOY_CHECK_OP(sequence.length(), ==, 0);
   std::vector<BlockTableDelta> deltas;
   if (const auto span = sequence.extend(tokens, deltas); !span) return Error{span.error()};
-  return publish_tables(StepKind::tables, deltas);
+  return publish_deltas(StepKind::tables, deltas);
 }
 
 Status Engine::load_state(const Sequence& sequence, int fd, const StateLayout& layout) {

@@ -59,8 +59,8 @@ class Engine {
                           std::span<const StateImage> images = {});
   /// Begins a fresh sequence behind a prefix that the stages hold.
   Status adopt(Sequence& sequence, const PrefixHit& prefix);
-  /// Tells every stage which page groups the prefix cache owns.
-  Status publish(std::span<const PageChange> changes);
+  /// Has every stage follow what the prefix cache did.
+  Status apply(std::span<const CacheChange> changes);
   /// One token per sequence: `ids[i]` is appended to `sequences[i]`, `next[i]` is what follows it.
   Status decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
                 std::span<int32_t> next);
@@ -99,9 +99,7 @@ class Engine {
   Status collect(int lanes, bool last);
   void choose(int lanes);
   Status wait_chosen(std::span<int32_t> next);
-  Status publish(const PlannedStep& step);
-  Status publish_tables(StepKind kind, std::span<const BlockTableDelta> deltas);
-  Status leave_image(const Sequence& sequence, int32_t slot);
+  Status publish_deltas(StepKind kind, std::span<const BlockTableDelta> deltas);
   Status publish_save();
   void take_times();
 

@@ -130,7 +130,6 @@ Status Pipeline::publish_to(StepRingWriter& ring, const PlannedStep& step) {
     entry.header->position_class = step.position_class;
     entry.header->delta_count = static_cast<uint32_t>(step.deltas.size());
     entry.header->link_sequence = next_transfer_;
-    entry.header->snapshot_target = step.snapshot_target;
     std::copy(step.lanes.begin(), step.lanes.end(), entry.lanes);
     std::copy(step.control.begin(), step.control.end(), entry.control);
     std::copy(step.deltas.begin(), step.deltas.end(), entry.deltas);

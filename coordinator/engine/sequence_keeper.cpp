@@ -30,11 +30,21 @@ std::vector<int> image_places(int tokens, const PrefixHit& hit, std::span<const 
 }
 
 SequenceKeeper::SequenceKeeper(Engine& engine, Admission& admission, Pipeline* pipeline,
-                               PrefixCacheMode mode)
-    : engine_(engine), admission_(admission), pipeline_(pipeline), mode_(mode) {
+                               PrefixCacheMode mode,
+                               std::function<void(const PrefixCacheStats&)> changed)
+    : engine_(engine),
+      admission_(admission),
+      pipeline_(pipeline),
+      mode_(mode),
+      changed_(std::move(changed)) {
   const StageLimits& limits = engine.limits();
   if (mode != PrefixCacheMode::off && limits.image_slots > 0)
-    cache_.emplace(engine.pages(), 2 * limits.lanes, limits.image_slots);
+    cache_.emplace(engine.pages(), PrefixCacheLayout{.first_slot = 2 * limits.lanes,
+                                                     .slots = limits.image_slots,
+                                                     .first_host_slot = limits.state_slots(),
+                                                     .host_slots = limits.host_slots,
+                                                     .first_host_page = limits.page_groups,
+                                                     .host_pages = limits.host_pages});
 }
 
 Result<AdmittedSequence> SequenceKeeper::admit(int row, int max_tokens, const KeptPrompt& prompt) {
@@ -44,7 +54,7 @@ Result<AdmittedSequence> SequenceKeeper::admit(int row, int max_tokens, const Ke
   if (cache_ && !prompt.ids.empty()) hit = cache_->find(prompt.ids);
   const int needed =
       (max_tokens + kPageTokens - 1) / kPageTokens - static_cast<int>(hit.pages.size());
-  if (Status status = make_room(needed, hit); !status) return Error{status.error()};
+  if (Status status = make_room(needed); !status) return Error{status.error()};
   auto reserved = admission_.reserve(needed);
   if (!reserved) return Error{reserved.error()};
   AdmittedSequence admitted;
@@ -68,10 +78,12 @@ Result<AdmittedSequence> SequenceKeeper::admit(int row, int max_tokens, const Ke
 }
 
 // The cache gives up what a request needs, and every stage knows of it before it is asked.
-Status SequenceKeeper::make_room(int page_groups, const PrefixHit& hit) {
-  if (!cache_ || engine_.pages().free() >= page_groups) return {};
-  cache_->make_room(page_groups, hit.state_slot);
-  if (Status status = publish_changes(); !status) return status;
+Status SequenceKeeper::make_room(int page_groups) {
+  if (!cache_) return {};
+  cache_->make_room(page_groups);
+  const std::vector<CacheChange> changes = cache_->take_changes();
+  if (changes.empty()) return {};
+  if (Status status = engine_.apply(changes); !status) return status;
   return pipeline_ == nullptr ? Status() : pipeline_->wait_passed(pipeline_->published());
 }
 
@@ -84,7 +96,7 @@ std::vector<StateImage> SequenceKeeper::choose_images(const KeptPrompt& prompt,
                                        engine_.limits().prefill_chunk_tokens)) {
     if (images.size() == most) break;
     if (cache_->has_image(prompt.ids, tokens)) continue;
-    const auto slot = cache_->take_slot(hit.state_slot);
+    const auto slot = cache_->take_slot();
     if (!slot) break;
     images.push_back({tokens, *slot});
   }
@@ -100,7 +112,7 @@ Result<int32_t> SequenceKeeper::prefill(AdmittedSequence& admitted, std::span<co
   cache_->insert(ids, sequence.page_groups(), admitted.images);
   if (Status status = publish_changes(); !status) return Error{status.error()};
   if (mode_ == PrefixCacheMode::fast) {
-    admitted.boundary_slot = cache_->take_slot(-1).value_or(-1);
+    admitted.boundary_slot = cache_->take_slot().value_or(-1);
     if (admitted.boundary_slot >= 0) sequence.leave_state_at_page_ends(admitted.boundary_slot);
     if (Status status = publish_changes(); !status) return Error{status.error()};
   }
@@ -131,7 +143,8 @@ Status SequenceKeeper::keep_answer(const AdmittedSequence& admitted, std::span<c
 }
 
 Status SequenceKeeper::publish_changes() {
-  return engine_.publish(cache_->take_changes());
+  if (changed_) changed_(cache_->stats());
+  return engine_.apply(cache_->take_changes());
 }
 
 Status SequenceKeeper::settle() {

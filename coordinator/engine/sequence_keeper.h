@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,7 +49,9 @@ class SequenceKeeper {
  public:
   /// `pipeline`: null for one stage. All of them must outlive the keeper. The prefix cache has the
   /// image slots of the engine's limits.
-  SequenceKeeper(Engine& engine, Admission& admission, Pipeline* pipeline, PrefixCacheMode mode);
+  /// `changed` is told how the cache does.
+  SequenceKeeper(Engine& engine, Admission& admission, Pipeline* pipeline, PrefixCacheMode mode,
+                 std::function<void(const PrefixCacheStats&)> changed = {});
 
   /// A fresh sequence in `row`, which no running one has, with page groups for `max_tokens`
   /// positions promised on every stage; or which stage has too few of them now. It begins behind
@@ -70,7 +73,7 @@ class SequenceKeeper {
     AdmittedSequence admitted;
   };
   Status settle();
-  Status make_room(int page_groups, const PrefixHit& hit);
+  Status make_room(int page_groups);
   std::vector<StateImage> choose_images(const KeptPrompt& prompt, const PrefixHit& hit);
   Status keep_answer(const AdmittedSequence& admitted, std::span<const int32_t> ids);
   Status publish_changes();
@@ -79,6 +82,7 @@ class SequenceKeeper {
   Admission& admission_;
   Pipeline* pipeline_;
   PrefixCacheMode mode_;
+  std::function<void(const PrefixCacheStats&)> changed_;
   std::optional<PrefixCache> cache_;
   std::deque<Retired> retired_;  // oldest first
 };

@@ -32,7 +32,6 @@ Status plan_step(std::span<Sequence* const> sequences, std::span<const int> colu
   step.lanes.clear();
   step.control.clear();
   step.deltas.clear();
-  step.snapshot_target = -1;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& sequence = *sequences[i];
     const auto span = sequence.extend(columns[i], step.deltas, state_target);
@@ -58,32 +57,15 @@ Status plan_step(std::span<Sequence* const> sequences, std::span<const int> colu
   return {};
 }
 
-namespace {
-
-// A step of one lane that runs no layers.
-StepLane idle_lane(const Sequence& sequence) {
+void plan_release(const Sequence& sequence, PlannedStep& step) {
+  step = {};
+  step.kind = StepKind::release;
   StepLane lane{};
   lane.kv_row = sequence.lane();
   lane.state_source = -1;
   lane.state_destination = -1;
   lane.pending_fold = -1;
-  return lane;
-}
-
-}  // namespace
-
-void plan_snapshot(const Sequence& sequence, int32_t target, PlannedStep& step) {
-  step = {};
-  step.kind = StepKind::snapshot;
-  step.snapshot_target = target;
-  step.lanes.push_back(idle_lane(sequence));
-  step.lanes.back().state_source = sequence.state_slot();
-}
-
-void plan_release(const Sequence& sequence, PlannedStep& step) {
-  step = {};
-  step.kind = StepKind::release;
-  step.lanes.push_back(idle_lane(sequence));
+  step.lanes.push_back(lane);
 }
 
 }  // namespace convoy

@@ -19,7 +19,6 @@ struct PlannedStep {
   std::vector<StepLane> lanes;
   std::vector<ControlRow> control;  ///< [lanes * width]
   std::vector<BlockTableDelta> deltas;
-  int32_t snapshot_target = -1;
   int lane_count() const { return static_cast<int>(lanes.size()); }
   int columns() const { return lane_count() * width; }
 };
@@ -31,8 +30,6 @@ struct PlannedStep {
 Status plan_step(std::span<Sequence* const> sequences, std::span<const int> columns,
                  PositionClass position_class, PlannedStep& step, int32_t state_target = -1);
 
-/// The step that copies the sequence's recurrent state into another slot.
-void plan_snapshot(const Sequence& sequence, int32_t target, PlannedStep& step);
 /// The step that frees the sequence's row and page groups on every stage that passes it.
 void plan_release(const Sequence& sequence, PlannedStep& step);
 

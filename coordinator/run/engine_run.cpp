@@ -52,7 +52,7 @@ EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, in
   start_workers(options);
   load(options, checkpoint, token_ids, display);
   connect(checkpoint.config(), options);
-  open_admission(options.prefix_cache.value_or(PrefixCacheMode::off));
+  open_admission(checkpoint.config(), options.prefix_cache.value_or(PrefixCacheMode::off));
   health_.set_state(proto::StageHealth::READY);
   load_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -171,7 +171,30 @@ void EngineRun::connect(const ModelConfig& config, const RunOptions& options) {
   report_links(connections.front(), options.warn_of_fallback);
 }
 
-void EngineRun::open_admission(PrefixCacheMode mode) {
+namespace {
+
+proto::PrefixCacheHealth cache_health_of(const PrefixCacheStats& stats, uint64_t page_bytes,
+                                         uint64_t image_bytes) {
+  const auto bytes = [&](int pages, int images) {
+    return static_cast<uint64_t>(pages) * page_bytes + static_cast<uint64_t>(images) * image_bytes;
+  };
+  proto::PrefixCacheHealth health;
+  health.set_lookups(stats.lookups);
+  health.set_hits(stats.hits);
+  health.set_hit_tokens(stats.hit_tokens);
+  health.set_restored(stats.restored);
+  health.set_evictions(stats.evictions);
+  health.set_prefixes(static_cast<uint64_t>(stats.images));
+  health.set_page_groups(static_cast<uint64_t>(stats.pages));
+  health.set_bytes(bytes(stats.pages, stats.images));
+  health.set_host_prefixes(static_cast<uint64_t>(stats.host_images));
+  health.set_host_bytes(bytes(stats.host_pages, stats.host_images));
+  return health;
+}
+
+}  // namespace
+
+void EngineRun::open_admission(const ModelConfig& config, PrefixCacheMode mode) {
   std::vector<Admission::Stage> stages;
   const auto status = pool_->status();
   for (const StageAssignment& stage : plan_.stages) {
@@ -186,7 +209,13 @@ void EngineRun::open_admission(PrefixCacheMode mode) {
       [this](const std::vector<const proto::AdmissionCommand*>& commands) {
         return pool_->exchange(commands);
       });
-  sequences_ = std::make_unique<SequenceKeeper>(*engine_, *admission_, pipeline_.get(), mode);
+  sequences_ = std::make_unique<SequenceKeeper>(
+      *engine_, *admission_, pipeline_.get(), mode,
+      [this, page_bytes = page_group_bytes(config, {0, config.num_layers}, plan_.limits.kv_dtype),
+       image_bytes =
+           state_image_bytes(config, {0, config.num_layers})](const PrefixCacheStats& stats) {
+        health_.set_prefix_cache(cache_health_of(stats, page_bytes, image_bytes));
+      });
 }
 
 int EngineRun::max_sequence_tokens() const {

@@ -40,6 +40,7 @@ struct RunOptions {
   std::optional<uint64_t> kv_headroom_bytes;    ///< nothing: the default of the devices' kind
   std::optional<PrefixCacheMode> prefix_cache;  ///< nothing: as the command has use for it
   int prefix_images = 8;
+  uint64_t host_cache_bytes = 0;  ///< of all stages together
   int threads = 0;
   bool cuda_graphs = true;
   LinkChoice links;
@@ -100,7 +101,7 @@ class EngineRun {
   Engine& engine() { return *engine_; }
   /// Where every sequence of this run comes from and goes to.
   SequenceKeeper& sequences() { return *sequences_; }
-  PrefixCacheStats cache_stats() const { return sequences_->cache_stats(); }
+  proto::PrefixCacheHealth cache_health() const { return health_.snapshot().prefix_cache(); }
   /// Positions that one sequence can have: the context, or all page groups where they are fewer.
   int max_sequence_tokens() const;
   /// The signal that asked to stop, or 0.
@@ -130,7 +131,7 @@ class EngineRun {
             ProgressDisplay& display);
   void confirm_memory(const RunOptions& options);
   void connect(const ModelConfig& config, const RunOptions& options);
-  void open_admission(PrefixCacheMode mode);
+  void open_admission(const ModelConfig& config, PrefixCacheMode mode);
   void report_links(const LinkConnection& first, bool warn) const;
   void publish_members() const;
   void ask_workers(const Sequence& sequence, const StateLayout& layout, bool load, int fd);

@@ -97,6 +97,7 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
   request.lanes = options.lanes;
   if (options.prefix_cache.value_or(PrefixCacheMode::off) != PrefixCacheMode::off)
     request.image_slots = options.prefix_images;
+  request.host_cache_bytes = options.host_cache_bytes;
   request.kv_dtype = options.kv_dtype;
   request.stage_layers = options.stage_layers;
   request.devices = std::move(devices);

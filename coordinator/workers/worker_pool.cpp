@@ -180,6 +180,8 @@ void WorkerPool::begin_load(const StagePlan& plan, const WorkerSettings& setting
     load.mutable_limits()->set_lanes(static_cast<uint32_t>(plan.limits.lanes));
     load.mutable_limits()->set_page_groups(static_cast<uint32_t>(plan.limits.page_groups));
     load.mutable_limits()->set_image_slots(static_cast<uint32_t>(plan.limits.image_slots));
+    load.mutable_limits()->set_host_pages(static_cast<uint32_t>(plan.limits.host_pages));
+    load.mutable_limits()->set_host_slots(static_cast<uint32_t>(plan.limits.host_slots));
     load.mutable_limits()->set_kv_dtype(static_cast<proto::KvDtype>(plan.limits.kv_dtype));
     load.set_stages(static_cast<uint32_t>(plan.stages.size()));
     load.set_threads(static_cast<uint32_t>(settings.threads));

@@ -65,6 +65,11 @@ void HealthState::add_step(double busy_s, double wait_s) {
   steps_.store(step + 1, std::memory_order_release);
 }
 
+void HealthState::set_prefix_cache(const proto::PrefixCacheHealth& cache) {
+  const std::lock_guard lock(mutex_);
+  *description_.mutable_prefix_cache() = cache;
+}
+
 void HealthState::add_traffic(uint64_t received_bytes, uint64_t sent_bytes) {
   received_bytes_.fetch_add(received_bytes, std::memory_order_relaxed);
   sent_bytes_.fetch_add(sent_bytes, std::memory_order_relaxed);

@@ -7,9 +7,9 @@
 namespace convoy {
 namespace {
 
-constexpr const char* kKindNames[kStepKinds] = {"prefill",    "decode",    "verify",  "state_copy",
-                                                "snapshot",   "save",      "release", "tables",
-                                                "keep_pages", "drop_pages"};
+constexpr const char* kKindNames[kStepKinds] = {
+    "prefill", "decode",     "verify",     "save",       "release",
+    "tables",  "keep_pages", "drop_pages", "copy_pages", "copy_states"};
 
 using Problem = std::optional<Error>;
 
@@ -59,12 +59,11 @@ Problem check_header(const StepHeader& header, const StepExpectation& expected) 
       expect_range("width", header.width, step_runs_layers(header.kind) ? 1 : 0,
                    expected.max_columns),
       expect_range("delta_count", header.delta_count, 0, expected.max_deltas),
-      expect_equal("flags", header.flags & ~kStepKnownFlags, 0),
-      expect_range("snapshot_target", header.snapshot_target, -1, expected.limits.state_slots - 1));
+      expect_equal("flags", header.flags & ~kStepKnownFlags, 0));
   if (problem) return problem;
   problem =
       expect_range("lanes * width", int64_t{header.lanes} * header.width, 0, expected.max_columns);
-  for (int i = 0; i < 4 && !problem; ++i) {
+  for (int i = 0; i < 5 && !problem; ++i) {
     if (header.reserved[i] != 0) {
       problem = wrong("reserved[" + std::to_string(i) + "]", header.reserved[i], "0");
     }
@@ -88,20 +87,21 @@ Problem check_lane(const StepLane& lane, int64_t index, const StepHeader& header
       expect_equal(name("reserved"), lane.reserved, 0));
 }
 
-Problem check_delta(const BlockTableDelta& delta, int64_t index, const StepLimits& limits) {
+Problem check_delta(const BlockTableDelta& delta, int64_t index, StepKind kind,
+                    const StepLimits& limits) {
   const auto name = [index](const char* field) { return Field("deltas", index, field); };
+  if (kind == StepKind::copy_pages || kind == StepKind::copy_states) {
+    const int64_t last =
+        (kind == StepKind::copy_pages ? int64_t{limits.pages} + limits.host_pages
+                                      : int64_t{limits.state_slots} + limits.host_slots) -
+        1;
+    return first_of(expect_equal(name("kv_row"), delta.kv_row, 0),
+                    expect_range(name("block"), delta.block, 0, last),
+                    expect_range(name("page"), delta.page, 0, last));
+  }
   return first_of(expect_range(name("kv_row"), delta.kv_row, 0, limits.kv_rows - 1),
                   expect_range(name("block"), delta.block, 0, limits.blocks_per_row - 1),
                   expect_range(name("page"), delta.page, 0, limits.pages - 1));
-}
-
-// What a snapshot copies from one slot to another.
-Problem check_snapshot(const StepHeader& header, const StepLane& lane) {
-  Problem problem = expect_equal("lanes", header.lanes, 1);
-  if (!problem && lane.state_source < 0) problem = wrong("lanes[0].state_source", -1, "a slot");
-  if (!problem && (header.snapshot_target < 0 || header.snapshot_target == lane.state_source))
-    problem = wrong("snapshot_target", header.snapshot_target, "another slot");
-  return problem;
 }
 
 // A column repeats its lane; a live one has the next position.
@@ -126,7 +126,7 @@ Problem find_problem(const ConstStepEntry& entry, const StepExpectation& expecte
   const StepHeader header = *entry.header;
   Problem problem = check_header(header, expected);
   for (uint32_t i = 0; i < header.delta_count && !problem; ++i) {
-    problem = check_delta(entry.deltas[i], i, expected.limits);
+    problem = check_delta(entry.deltas[i], i, header.kind, expected.limits);
   }
   for (uint32_t i = 0; i < header.lanes && !problem; ++i) {
     const StepLane lane = entry.lanes[i];
@@ -136,8 +136,6 @@ Problem find_problem(const ConstStepEntry& entry, const StepExpectation& expecte
       problem = check_column(entry.control[column], column, lane, static_cast<int32_t>(j));
     }
   }
-  if (!problem && header.kind == StepKind::snapshot)
-    problem = check_snapshot(header, entry.lanes[0]);
   return problem;
 }
 

@@ -15,16 +15,16 @@
 namespace convoy {
 
 enum class StepKind : uint32_t {
-  prefill,     ///< prompt columns of one lane
-  decode,      ///< one column per lane
-  verify,      ///< a few columns per lane: the last token and its drafts
-  state_copy,  ///< recurrent state of every lane from its source slot to its destination slot
-  snapshot,    ///< recurrent state of the one lane, from its source slot, into `snapshot_target`
-  save,        ///< a state image leaves the device
-  release,     ///< rows and slots of the lanes are free when this step is reached
-  tables,      ///< block-table deltas only
-  keep_pages,  ///< the prefix cache begins to own the page groups that the deltas name
-  drop_pages,  ///< and ends to; rows and blocks of these deltas are 0
+  prefill,      ///< prompt columns of one lane
+  decode,       ///< one column per lane
+  verify,       ///< a few columns per lane: the last token and its drafts
+  save,         ///< a state image leaves the device
+  release,      ///< rows and slots of the lanes are free when this step is reached
+  tables,       ///< block-table deltas only
+  keep_pages,   ///< the prefix cache begins to own the page groups that the deltas name
+  drop_pages,   ///< and ends to; rows and blocks of these deltas are 0
+  copy_pages,   ///< page group `block` of each delta to `page`; those in host memory come last
+  copy_states,  ///< recurrent state in slot `block` of each delta to slot `page`, likewise
 };
 inline constexpr uint32_t kStepKinds = 10;
 /// "prefill", "decode" and so on; "unknown" for other values.
@@ -49,13 +49,12 @@ struct StepHeader {
   uint32_t lanes;  ///< 0..kMaxLanes; 1.. for steps that run layers
   uint32_t width;  ///< columns per lane; lanes * width rows of control follow
   PositionClass position_class;
-  uint32_t delta_count;     ///< block-table deltas to apply before anything else
-  uint32_t taps_mask;       ///< bit i: the stage that owns tapped layer i publishes it
-  uint32_t link_sequence;   ///< transfer number of this step on the residual links; steps that run
-                            ///< layers use one each
-  uint32_t flags;           ///< kStep…
-  int32_t snapshot_target;  ///< state slot that a snapshot writes, -1: none
-  uint32_t reserved[4];     ///< zero
+  uint32_t delta_count;    ///< block-table deltas to apply before anything else
+  uint32_t taps_mask;      ///< bit i: the stage that owns tapped layer i publishes it
+  uint32_t link_sequence;  ///< transfer number of this step on the residual links; steps that run
+                           ///< layers use one each
+  uint32_t flags;          ///< kStep…
+  uint32_t reserved[5];    ///< zero
 };
 static_assert(sizeof(StepHeader) == 64);
 
@@ -96,6 +95,8 @@ struct StepLimits {
   int32_t pages = std::numeric_limits<int32_t>::max();
   int32_t positions = std::numeric_limits<int32_t>::max();
   int32_t state_slots = std::numeric_limits<int32_t>::max();
+  int32_t host_pages = 0;  ///< numbered behind `pages`
+  int32_t host_slots = 0;  ///< and behind `state_slots`
 };
 
 /// What the reader of a ring knows about the next entry.

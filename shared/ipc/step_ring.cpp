@@ -120,7 +120,6 @@ Result<std::optional<StepEntry>> StepRingWriter::begin(int timeout_ms) {
   *slot.header = StepHeader{};
   slot.header->sequence = next_;
   slot.header->epoch = epoch_;
-  slot.header->snapshot_target = -1;
   StepLane empty{};
   empty.pending_fold = -1;
   std::fill_n(slot.lanes, kMaxLanes, empty);

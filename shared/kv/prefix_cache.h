@@ -114,8 +114,12 @@ class PrefixCache {
     std::map<Block, std::unique_ptr<Node>> children;
   };
   static Block block_of(std::span<const int32_t> ids, int index);
-  void note(CacheChange::Kind kind, int32_t from, int32_t to) { changes_.push_back({kind, from, to}); }
-  Node*& at_slot(int32_t slot) { return by_slot_.at(static_cast<size_t>(slot - layout_.first_slot)); }
+  void note(CacheChange::Kind kind, int32_t from, int32_t to) {
+    changes_.push_back({kind, from, to});
+  }
+  Node*& at_slot(int32_t slot) {
+    return by_slot_.at(static_cast<size_t>(slot - layout_.first_slot));
+  }
   Node*& at_host_slot(int32_t slot) {
     return by_host_slot_.at(static_cast<size_t>(slot - layout_.first_host_slot));
   }

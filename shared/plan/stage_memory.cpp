@@ -91,6 +91,20 @@ uint64_t conv_state_bytes(const ModelConfig& c) {
          static_cast<uint64_t>(c.conv_kernel - 1);
 }
 
+uint64_t page_group_bytes(const ModelConfig& c, LayerRange layers, KvDtype kv_dtype) {
+  uint64_t bytes = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer)
+    bytes += is_attention(c, layer) ? 2 * kv_page_bytes(c, kv_dtype) : 0;
+  return bytes;
+}
+
+uint64_t state_image_bytes(const ModelConfig& c, LayerRange layers) {
+  uint64_t bytes = 0;
+  for (int layer = layers.begin; layer < layers.end; ++layer)
+    bytes += is_attention(c, layer) ? 0 : gdn_state_bytes(c) + conv_state_bytes(c);
+  return bytes;
+}
+
 LayerNeeds layer_needs(const ModelConfig& c, int layer, const StageLimits& limits,
                        DeviceKind kind) {
   LayerNeeds needs;

@@ -18,6 +18,8 @@ struct StageLimits {
   int lanes = 1;                   ///< sequences in one step, 1..kMaxLanes
   int page_groups = 0;             ///< pages of every KV plane
   int image_slots = 0;             ///< recurrent states that the prefix cache keeps
+  int host_pages = 0;              ///< and its page groups in host memory
+  int host_slots = 0;              ///< and its recurrent states there
   KvDtype kv_dtype = KvDtype::f32;
   int pages_per_row() const { return (max_context_tokens + kPageTokens - 1) / kPageTokens; }
   /// Source and destination of every lane alternate; images lie behind them.
@@ -65,6 +67,9 @@ uint64_t scratch_bytes(const ModelConfig& config, LayerRange layers, const Stage
 
 /// Bytes of one K or V page of one attention layer.
 uint64_t kv_page_bytes(const ModelConfig& config, KvDtype dtype);
+/// Bytes of a page group, and of the recurrent state of a sequence, in these layers.
+uint64_t page_group_bytes(const ModelConfig& config, LayerRange layers, KvDtype kv_dtype);
+uint64_t state_image_bytes(const ModelConfig& config, LayerRange layers);
 /// Bytes of one GDN state slot, and of one convolution state slot, of one layer.
 uint64_t gdn_state_bytes(const ModelConfig& config);
 uint64_t conv_state_bytes(const ModelConfig& config);

@@ -64,6 +64,7 @@ class Planner {
         std::min(request.prefill_chunk_tokens, limits_.pages_per_row() * kPageTokens);
     limits_.lanes = request.lanes;
     limits_.image_slots = request.image_slots;
+    if (request.image_slots > 0) divide_host_cache(request.host_cache_bytes);
     limits_.page_groups = least_page_groups(request);
     limits_.kv_dtype = request.kv_dtype.value_or(default_kv_dtype(kind_));
     for (int layer = 0; layer < config.num_layers; ++layer)
@@ -100,6 +101,18 @@ class Planner {
   }
 
  private:
+  // Half for page groups, half for recurrent states.
+  void divide_host_cache(uint64_t bytes) {
+    const LayerRange all{0, config_.num_layers};
+    const auto count = [&](uint64_t each) {
+      constexpr uint64_t kMost = 1U << 24;
+      return static_cast<int>(each == 0 ? 0 : std::min(kMost, bytes / 2 / each));
+    };
+    limits_.host_slots = count(state_image_bytes(config_, all));
+    limits_.host_pages = count(page_group_bytes(config_, all, limits_.kv_dtype));
+    if (limits_.host_slots == 0) limits_.host_pages = 0;
+    if (limits_.host_pages == 0) limits_.host_slots = 0;
+  }
   StageMemory memory_of(int rank, const LayerNeeds& needs) const {
     StageMemory memory = stage_memory_of(config_, needs, limits_, kind_);
     if (rank == 0) {

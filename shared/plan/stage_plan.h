@@ -27,7 +27,8 @@ struct PlanRequest {
   int max_context_tokens = kPageTokens;
   int prefill_chunk_tokens = 512;  ///< a chunk is never longer than the context
   int lanes = 1;
-  int image_slots = 0;         ///< as StageLimits
+  int image_slots = 0;            ///< as StageLimits
+  uint64_t host_cache_bytes = 0;  ///< host memory of all stages together for the prefix cache
   int kv_capacity_tokens = 0;  ///< of all sequences together; 0: what the lanes' contexts can use,
                                ///< but not more than fits
   std::optional<KvDtype> kv_dtype;  ///< nothing: default_kv_dtype() of the devices' kind

@@ -36,6 +36,8 @@ StageExecutor::StageExecutor(Device& device, Stream& stream, const Checkpoint& c
   loader.finish();
   stream.synchronize();
   account();
+  if (limits_.host_pages + limits_.host_slots > 0)
+    host_cache_.emplace(device_, config_, layers_, limits_);
 }
 
 void StageExecutor::allocate_workspace(Stream& stream) {
@@ -188,15 +190,46 @@ void StageExecutor::update_tables(Stream& stream, std::span<const BlockTableDelt
   staging_->end(stream);
 }
 
-void StageExecutor::copy_state(Stream& stream, int32_t from, int32_t to) {
-  CONVOY_CHECK(from >= 0 && from < limits_.state_slots() && to >= 0 && to < limits_.state_slots() &&
-                   from != to,
-               fmt::format("state slot {} to {}", from, to));
+void StageExecutor::move(Stream& stream, StepKind kind, std::span<const BlockTableDelta> deltas) {
+  if (kind == StepKind::tables) update_tables(stream, deltas);
+  for (const BlockTableDelta& delta : deltas) {
+    if (kind == StepKind::copy_pages) copy_page(stream, delta.block, delta.page);
+    if (kind == StepKind::copy_states) copy_state(stream, delta.block, delta.page);
+  }
+}
+
+void StageExecutor::copy_page(Stream& stream, int32_t from, int32_t to) const {
+  uint64_t offset = 0;
+  for (const Layer& layer : stack_) {
+    const auto* const attention = std::get_if<AttentionLayer>(&layer.mixer);
+    if (attention == nullptr) continue;
+    for (const bool is_key : {true, false}) {
+      const auto at = [&](int32_t page) {
+        if (page >= limits_.page_groups)
+          return host_cache_->page(page - limits_.page_groups) + offset;
+        return is_key ? attention->k_page(page) : attention->v_page(page);
+      };
+      stream.copy(at(to), at(from), attention->page_bytes());
+      offset += attention->page_bytes();
+    }
+  }
+}
+
+void StageExecutor::copy_state(Stream& stream, int32_t from, int32_t to) const {
+  uint64_t offset = 0;
   for (const Layer& layer : stack_) {
     const auto* const gdn = std::get_if<GdnLayer>(&layer.mixer);
     if (gdn == nullptr) continue;
-    stream.copy(gdn->recurrent_slot(to), gdn->recurrent_slot(from), gdn_state_bytes(config_));
-    stream.copy(gdn->conv_slot(to), gdn->conv_slot(from), conv_state_bytes(config_));
+    const auto in_host = [&](int32_t slot) {
+      return host_cache_->state(slot - limits_.state_slots()) + offset;
+    };
+    const int32_t slots = limits_.state_slots();
+    stream.copy(to < slots ? gdn->recurrent_slot(to) : in_host(to),
+                from < slots ? gdn->recurrent_slot(from) : in_host(from), gdn_state_bytes(config_));
+    offset += gdn_state_bytes(config_);
+    stream.copy(to < slots ? gdn->conv_slot(to) : in_host(to),
+                from < slots ? gdn->conv_slot(from) : in_host(from), conv_state_bytes(config_));
+    offset += conv_state_bytes(config_);
   }
 }
 

@@ -3,16 +3,19 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
 
 #include "base/ids.h"
 #include "kernels/device/device.h"
+#include "shared/ipc/step_entry.h"
 #include "shared/model/checkpoint.h"
 #include "shared/plan/stage_memory.h"
 #include "shared/stage/attention_layer.h"
 #include "shared/stage/gdn_layer.h"
+#include "shared/stage/host_cache.h"
 #include "shared/stage/host_staging.h"
 #include "shared/stage/layer_state.h"
 #include "shared/stage/weights.h"
@@ -52,8 +55,9 @@ class StageExecutor {
 
   /// Changes block tables as a step says that runs no layers. Indices must be in range (checked).
   void update_tables(Stream& stream, std::span<const BlockTableDelta> deltas);
-  /// Copies the recurrent state of every layer from one slot to another; both in range (checked).
-  void copy_state(Stream& stream, int32_t from, int32_t to);
+  /// What a step does that runs no layers: changes block tables, copies page groups or recurrent
+  /// states of all layers, also to and from host memory. Numbers must be in range.
+  void move(Stream& stream, StepKind kind, std::span<const BlockTableDelta> deltas);
   /// Applies the step's deltas, then runs all layers on the residual.
   void run(Stream& stream, const StageStep& step);
 
@@ -89,6 +93,8 @@ class StageExecutor {
   void choose_products(Stream& stream) const;
   void allocate_workspace(Stream& stream);
   void account() const;
+  void copy_page(Stream& stream, int32_t from, int32_t to) const;
+  void copy_state(Stream& stream, int32_t from, int32_t to) const;
   void stage(Stream& stream, std::span<const ControlRow> control,
              std::span<const BlockTableDelta> deltas);
   void check_place(const SequencePlace& place) const;
@@ -105,6 +111,7 @@ class StageExecutor {
   Workspace work_;
   Buffer block_tables_;  // i32 [lanes, pages_per_row]; none without attention layers
   std::vector<Layer> stack_;
+  std::optional<HostCache> host_cache_;
   StageMemory memory_;
   std::unique_ptr<HostStaging> staging_;                             // control rows, then deltas
   std::array<std::unique_ptr<Graph>, kMaxLanes + 1> decode_graphs_;  // by lanes; null: none

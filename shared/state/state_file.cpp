@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/exit_code.h"
 #include "base/file_io.h"
+#include "shared/model/regular_file.h"
 
 namespace convoy {
 namespace {
@@ -44,15 +45,6 @@ void read_all(int fd, void* data, size_t bytes, uint64_t offset, const fs::path&
   if (!got) refuse(path, fmt::format("cannot be read: {}", got.error()));
   if (got.value() < bytes)
     refuse(path, fmt::format("ends at byte {}, where more should be", offset + got.value()));
-}
-
-UniqueFd open_state(const fs::path& path) {
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) refuse_system(path, "cannot be opened");
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) refuse_system(path, "cannot be looked at");
-  if (!S_ISREG(status.st_mode)) refuse(path, "is no regular file");
-  return file;
 }
 
 uint64_t size_of(const UniqueFd& file, const fs::path& path) {
@@ -173,7 +165,7 @@ void StateFileWriter::commit() {
 
 StateFileReader::StateFileReader(const fs::path& path, const ModelConfig& config, DeviceKind kind,
                                  KvDtype kv_dtype, uint64_t model)
-    : path_(path), file_(open_state(path)) {
+    : path_(path), file_(open_regular_file(path).fd) {
   const StateHeader header = read_header(file_, path_);
   const auto saved_kind = static_cast<DeviceKind>(header.device_kind);
   if (header.model != model || header.layers != static_cast<uint32_t>(config.num_layers))
@@ -210,7 +202,7 @@ StateFileReader::StateFileReader(const fs::path& path, const ModelConfig& config
 }
 
 StateSummary read_state_summary(const fs::path& path) {
-  const UniqueFd file = open_state(path);
+  const UniqueFd file = open_regular_file(path).fd;
   StateSummary summary{};
   summary.header = read_header(file, path);
   const StateHeader& header = summary.header;

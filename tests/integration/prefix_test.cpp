@@ -1,5 +1,5 @@
 // --prefix-cache: prompts that begin like earlier ones are answered alike, and computed less.
-#include <algorithm>
+#include <csignal>
 #include <random>
 #include <sstream>
 
@@ -15,8 +15,8 @@ constexpr int kChunk = 128;
 
 /// `count` tokens of the bundled model's tokenizer: each of these words is one.
 std::string words_of(int count, unsigned seed) {
-  static const Words kWords{" the", " dog", " cat", " was", " and", " big", " red", " ball",
-                            " boy", " girl", " saw", " a",  " to",  " he",  " she", " it"};
+  static const Words kWords{" the", " dog",  " cat", " was", " and", " big", " red", " ball",
+                            " boy", " girl", " saw", " a",   " to",  " he",  " she", " it"};
   std::mt19937 random(seed);
   std::string text;
   for (int i = 0; i < count; ++i) text += kWords[random() % kWords.size()];
@@ -46,8 +46,7 @@ class PrefixTest : public ConvoyTest {
   }
   static std::vector<int> cached(const std::vector<json::object>& list) {
     std::vector<int> tokens;
-    for (const auto& object : list)
-      tokens.push_back(object.at("cached_tokens").to_number<int>());
+    for (const auto& object : list) tokens.push_back(object.at("cached_tokens").to_number<int>());
     return tokens;
   }
   static void expect_same_texts(const std::vector<json::object>& a,
@@ -63,7 +62,8 @@ class PrefixStagesTest : public PrefixTest, public ::testing::WithParamInterface
 TEST_P(PrefixStagesTest, ColdAndWarmPromptsOfEveryLengthGiveTheSameBytes) {
   Words prompts;
   std::vector<int> lengths, expected;
-  for (const int length : {kPage - 1, kPage, kPage + 1, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk}) {
+  for (const int length :
+       {kPage - 1, kPage, kPage + 1, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk}) {
     for (const int warm : {0, 1}) {
       prompts.push_back(words_of(length, static_cast<unsigned>(length)));
       lengths.push_back(length);
@@ -93,7 +93,7 @@ TEST_P(PrefixStagesTest, SharedPrefixesOfOneThreeAndNinePagesAreFoundWhereImages
     for (const unsigned seed : {2U, 3U})
       prompts.push_back(shared + words_of(70, static_cast<unsigned>(pages) * 10 + seed));
   }
-  const Words options{"--devices",    cpus(GetParam()), "--parallel", "1",  "-n", "16",
+  const Words options{"--devices",    cpus(GetParam()), "--parallel", "1",      "-n", "16",
                       "--ignore-eos", "--temperature",  "0.8",        "--seed", "5"};
   Words with = options;
   with.insert(with.end(), {"--prefix-images", "64"});
@@ -113,11 +113,12 @@ TEST_F(PrefixTest, FewPageGroupsAndFewImagesChangeNoText) {
   Words prompts;
   for (int i = 0; i < 60; ++i) {
     const int shared = static_cast<int>(random() % 4) * kPage;
-    prompts.push_back(words_of(shared, random() % 2) +
-                      words_of(1 + static_cast<int>(random() % 130), 100 + random() % 20));
+    prompts.push_back(
+        words_of(shared, static_cast<unsigned>(random() % 2)) +
+        words_of(1 + static_cast<int>(random() % 130), static_cast<unsigned>(100 + random() % 20)));
   }
-  const Words options{"--devices", cpus(3),        "--parallel", "3",   "-n", "12",
-                      "-c",        "448",          "--kv-capacity", "960", "--ignore-eos"};
+  const Words options{"--devices", cpus(3), "--parallel",    "3",   "-n",          "12",
+                      "-c",        "448",   "--kv-capacity", "960", "--ignore-eos"};
   Words without = options;
   without.insert(without.end(), {"--prefix-cache", "off"});
   const auto cold = answers(prompts, without);
@@ -132,9 +133,30 @@ TEST_F(PrefixTest, FewPageGroupsAndFewImagesChangeNoText) {
   }
 }
 
+// Two images on the devices; the others come back from host memory, each stage its part.
+TEST_F(PrefixTest, PrefixesComeBackFromHostMemoryWithTheSameBytes) {
+  Words prompts;
+  for (const int round : {0, 1}) {
+    for (const unsigned seed : {1U, 2U, 3U, 4U}) prompts.push_back(words_of(200 + round, seed));
+  }
+  for (const int stages : {1, 3}) {
+    const Words options{"--devices", cpus(stages), "--parallel", "1", "-n", "12", "--ignore-eos"};
+    Words without = options;
+    without.insert(without.end(), {"--prefix-cache", "off"});
+    const auto cold = answers(prompts, without);
+    Words with = options;
+    with.insert(with.end(), {"--prefix-images", "2", "--host-cache-gib", "0.02"});
+    const auto warm = answers(prompts, with);
+    EXPECT_EQ(cached(warm), (std::vector<int>{0, 0, 0, 0, 192, 192, 192, 192}));
+    expect_same_texts(warm, cold);
+    EXPECT_THAT(run(batch(prompts, with)).err, HasSubstr("of host memory, 4 came back"));
+  }
+}
+
 TEST_F(PrefixTest, FastKeepsWhatAnswersComputedAndExactDoesNot) {
   const std::string prompt = words_of(100, 8);
-  const auto first = answers({prompt}, {"--devices", cpus(2), "--parallel", "1", "-n", "120", "--ignore-eos"});
+  const auto first =
+      answers({prompt}, {"--devices", cpus(2), "--parallel", "1", "-n", "120", "--ignore-eos"});
   const std::string text(first.front().at("text").as_string());
   const Words prompts{prompt, prompt + text + " the dog"};
   for (const auto& [mode, hit] : {std::pair{"exact", 64}, std::pair{"fast", 192}}) {
@@ -155,8 +177,30 @@ TEST_F(PrefixTest, ASecondTurnOfAChatBeginsBehindTheFirst) {
   EXPECT_THAT(ended.out, ::testing::Not(HasSubstr("prompts hit, 0 tokens")));
 }
 
+TEST_F(PrefixTest, HealthSaysWhatTheCacheHasAndDid) {
+  ProgramCall call = batch({words_of(200, 1), words_of(200, 1)},
+                           {"--devices", cpus(2), "--parallel", "1", "-n", "20", "--ignore-eos"});
+  call.environment["CONVOY_TEST_HOLD"] = "0:decode:30";  // within the second answer
+  Process coordinator(call);
+  const StageState held = await_state(0, "held");
+  const json::object& cache = held.all.at("prefix_cache").as_object();
+  const auto number = [&](const char* key) { return cache.at(key).to_number<int64_t>(); };
+  EXPECT_EQ(number("lookups"), 2);
+  EXPECT_EQ(number("hits"), 1);
+  EXPECT_EQ(number("hit_tokens"), 192);
+  EXPECT_EQ(number("prefixes"), 2) << "at 128, a chunk's end, and at 192";
+  EXPECT_EQ(number("page_groups"), 3);
+  EXPECT_GT(number("bytes"), 0);
+  EXPECT_EQ(number("evictions") + number("host_bytes"), 0);
+  EXPECT_FALSE(stage(1).all.contains("prefix_cache"));
+  EXPECT_THAT(run(convoy({"health"})).out, HasSubstr("prefix cache: 1 of 2 prompts hit"));
+  coordinator.signal(SIGINT);
+  coordinator.wait();
+}
+
 TEST_F(PrefixTest, ASinglePromptKeepsNothingAndPlansNothingForIt) {
-  const auto single = json_of(run(generate({"-p", words_of(200, 1), "-n", "2", "--json", "--quiet"})));
+  const auto single =
+      json_of(run(generate({"-p", words_of(200, 1), "-n", "2", "--json", "--quiet"})));
   EXPECT_EQ(single.at("cached_tokens").as_int64(), 0);
   const auto state_bytes = [&](const Words& words) {
     Words all{"plan", "-m", bundled_model_path().native(), "--json", "--devices", "cpu"};

@@ -21,7 +21,6 @@ constexpr StepExpectation kExpected{
 struct Step {
   Step() : lanes(kMaxLanes), deltas(kExpected.max_deltas), control(kExpected.max_columns) {
     header.epoch = kExpected.epoch;
-    header.snapshot_target = -1;
   }
   StepEntry entry() { return {&header, lanes.data(), deltas.data(), control.data()}; }
   Status check() const {
@@ -53,8 +52,6 @@ const std::vector<Corruption>& corruptions() {
       {"lanes * width is 10", [](auto& e) { e.header->width = 5; }},
       {"delta_count is 5", [](auto& e) { e.header->delta_count = 5; }},
       {"flags is 8", [](auto& e) { e.header->flags = 8 | kStepEndsPrompt; }},
-      {"snapshot_target is 12", [](auto& e) { e.header->snapshot_target = 12; }},
-      {"snapshot_target is -2", [](auto& e) { e.header->snapshot_target = -2; }},
       {"reserved[3] is 1", [](auto& e) { e.header->reserved[3] = 1; }},
       {"lanes[1].kv_row is 8", [](auto& e) { e.lanes[1].kv_row = 8; }},
       {"lanes[0].kv_row is -1", [](auto& e) { e.lanes[0].kv_row = -1; }},
@@ -110,30 +107,32 @@ TEST(StepEntry, StepsThatRunNoLayersNeedNoLanesAndOthersDo) {
   for (uint32_t kind = 0; kind < kStepKinds; ++kind) {
     Step step;
     step.header.kind = static_cast<StepKind>(kind);
-    const bool needs_lane =
-        step_runs_layers(step.header.kind) || step.header.kind == StepKind::snapshot;
-    EXPECT_EQ(step.check().ok(), !needs_lane) << kind;
+    EXPECT_EQ(step.check().ok(), !step_runs_layers(step.header.kind)) << kind;
   }
 }
 
-TEST(StepEntry, ASnapshotCopiesOneLanesStateIntoAnotherSlot) {
-  Step step;
-  step.header.kind = StepKind::snapshot;
-  step.header.lanes = 1;
-  step.header.snapshot_target = 7;
-  step.lanes[0].state_source = 3;
-  step.lanes[0].state_destination = -1;
-  EXPECT_TRUE(step.check().ok()) << step.check().error();
-  step.header.lanes = 2;
-  EXPECT_THAT(step.check().error(), HasSubstr("lanes is 2"));
-  step.header.lanes = 1;
-  step.header.snapshot_target = -1;
-  EXPECT_THAT(step.check().error(), HasSubstr("snapshot_target is -1, allowed: another slot"));
-  step.header.snapshot_target = 3;
-  EXPECT_THAT(step.check().error(), HasSubstr("snapshot_target is 3, allowed: another slot"));
-  step.header.snapshot_target = 7;
-  step.lanes[0].state_source = -1;
-  EXPECT_THAT(step.check().error(), HasSubstr("lanes[0].state_source is -1, allowed: a slot"));
+TEST(StepEntry, CopiesMayNameWhatLiesInHostMemoryAndNothingBeyond) {
+  for (const auto& [kind, last] :
+       {std::pair{StepKind::copy_pages, kVerifyStepLimits.pages + 5},
+        std::pair{StepKind::copy_states, kVerifyStepLimits.state_slots + 3}}) {
+    StepExpectation expected = kExpected;
+    expected.limits.host_pages = 6;
+    expected.limits.host_slots = 4;
+    Step step;
+    step.header.kind = kind;
+    step.header.delta_count = 1;
+    const auto check = [&](const BlockTableDelta& delta) {
+      step.deltas[0] = delta;
+      return check_step({&step.header, step.lanes.data(), step.deltas.data(), step.control.data()},
+                        expected);
+    };
+    EXPECT_TRUE(check({0, last, 0}).ok());
+    EXPECT_TRUE(check({0, 0, last}).ok());
+    EXPECT_THAT(check({0, last + 1, 0}).error(), HasSubstr("deltas[0].block is"));
+    EXPECT_THAT(check({0, 0, last + 1}).error(), HasSubstr("deltas[0].page is"));
+    EXPECT_THAT(check({0, -1, 0}).error(), HasSubstr("deltas[0].block is -1"));
+    EXPECT_THAT(check({1, 0, 0}).error(), HasSubstr("deltas[0].kv_row is 1"));
+  }
 }
 
 TEST(StepEntry, ASequenceAtItsLastPositionsIsAccepted) {

@@ -48,7 +48,6 @@ TEST(StepRing, AnEntryArrivesAsItWasWritten) {
   written.header->taps_mask = 0x15;
   written.header->link_sequence = 77;
   written.header->flags = kStepBackEveryColumn | kStepEndsPrompt;
-  written.header->snapshot_target = 11;
   writer.publish();
   auto got = reader.wait_next(1000);
   ASSERT_TRUE(got.ok()) << got.error();
@@ -59,7 +58,6 @@ TEST(StepRing, AnEntryArrivesAsItWasWritten) {
   EXPECT_EQ(entry.header->group, 2u);
   EXPECT_EQ(entry.header->taps_mask, 0x15u);
   EXPECT_EQ(entry.header->link_sequence, 77u);
-  EXPECT_EQ(entry.header->snapshot_target, 11);
   EXPECT_EQ(entry.lanes[1].cache_position, 107);
   EXPECT_EQ(entry.deltas[1].page, 41);
   EXPECT_EQ(entry.control[4].cache_position, 108);
@@ -78,7 +76,6 @@ TEST(StepRing, BeginClearsWhatTheSlotHeldBefore) {
   const StepEntry again = begin_now(writer);
   EXPECT_EQ(again.header->lanes, 0u);
   EXPECT_EQ(again.header->delta_count, 0u);
-  EXPECT_EQ(again.header->snapshot_target, -1);
   EXPECT_EQ(again.header->sequence, kStepRingSlots);
   EXPECT_EQ(again.lanes[1].kv_row, 0);
   EXPECT_EQ(again.lanes[1].pending_fold, -1);

@@ -179,13 +179,17 @@ TEST_F(KvLedgerTest, WhatThePrefixCacheKeepsStaysUntilItIsDropped) {
 }
 
 TEST_F(KvLedgerTest, PageGroupsAreKeptOnceWhileInUseAndDroppedOnce) {
-  EXPECT_THAT(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 4}}).error(),
-              HasSubstr("page group 4 cannot be kept"));
   EXPECT_THAT(apply_step(ledger, StepKind::drop_pages, {}, {{0, 0, 4}}).error(),
               HasSubstr("page group 4 was not kept"));
   EXPECT_THAT(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 10}}).error(),
               HasSubstr("page group 10 cannot be kept"));
-  reserve(1, 1);
+  ASSERT_TRUE(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 3}}).ok());  // a free one
+  expect_counts(1, 0);
+  ASSERT_TRUE(apply_step(ledger, StepKind::drop_pages, {}, {{0, 0, 3}}).ok());
+  reserve(1, 10);
+  EXPECT_THAT(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 3}}).error(),
+              HasSubstr("page group 3 cannot be kept"))
+      << "all are promised";
   admit(1, 0);
   ASSERT_TRUE(apply_step(ledger, StepKind::prefill, {0}, {{0, 0, 4}}).ok());
   ASSERT_TRUE(apply_step(ledger, StepKind::keep_pages, {}, {{0, 0, 4}}).ok());

@@ -56,8 +56,24 @@ class PrefixProtocol : public ::testing::Test {
     }
   }
   void publish_changes() {
-    for (const PageChange& change : cache_.take_changes())
-      apply(change.kept ? StepKind::keep_pages : StepKind::drop_pages, {}, {{0, 0, change.page}});
+    for (const CacheChange& change : cache_.take_changes()) {
+      switch (change.kind) {
+        case CacheChange::Kind::keep:
+          apply(StepKind::keep_pages, {}, {{0, 0, change.to}});
+          break;
+        case CacheChange::Kind::drop:
+          apply(StepKind::drop_pages, {}, {{0, 0, change.to}});
+          break;
+        case CacheChange::Kind::copy_page:
+          apply(StepKind::copy_pages, {}, {{0, change.from, change.to}});
+          page_content_[change.to] = page_content_.at(change.from);
+          break;
+        case CacheChange::Kind::copy_state:
+          apply(StepKind::copy_states, {}, {{0, change.from, change.to}});
+          slots_[change.to] = slots_.at(change.from);
+          break;
+      }
+    }
   }
 
   // As a step computes: reads the state before it and the pages, writes pages and state.
@@ -80,8 +96,8 @@ class PrefixProtocol : public ::testing::Test {
   }
   void expect_page(const Running& running, int block) {
     const int32_t page = running.sequence->page_groups()[static_cast<size_t>(block)];
-    ASSERT_EQ(page_content_.at(page), Tokens(running.ids.begin(),
-                                             running.ids.begin() + (block + 1) * kPageTokens))
+    ASSERT_EQ(page_content_.at(page),
+              Tokens(running.ids.begin(), running.ids.begin() + (block + 1) * kPageTokens))
         << "page group " << page;
   }
 
@@ -102,7 +118,7 @@ class PrefixProtocol : public ::testing::Test {
     const int tokens = std::min<int>(kMaxTokens, static_cast<int>(ids.size() + random_() % 200));
     const int needed =
         (tokens + kPageTokens - 1) / kPageTokens - static_cast<int>(hit.pages.size());
-    cache_.make_room(needed, hit.state_slot);
+    cache_.make_room(needed);
     publish_changes();
     auto reserved = admission_->reserve(needed);
     EXPECT_TRUE(reserved.ok()) << reserved.error();
@@ -126,12 +142,14 @@ class PrefixProtocol : public ::testing::Test {
     const auto length = static_cast<int>(ids.size());
     for (const int at : image_places(length, hit, {}, 2 * kPageTokens)) {
       if (images.size() == kImages / 2 || cache_.has_image(ids, at)) continue;
-      if (const auto slot = cache_.take_slot(hit.state_slot)) images.push_back({at, *slot});
+      if (const auto slot = cache_.take_slot()) images.push_back({at, *slot});
     }
     std::sort(images.begin(), images.end(),
               [](const auto& a, const auto& b) { return a.tokens < b.tokens; });
     publish_changes();
-    const auto part = [&](int from, int to) { return Tokens(ids.begin() + from, ids.begin() + to); };
+    const auto part = [&](int from, int to) {
+      return Tokens(ids.begin() + from, ids.begin() + to);
+    };
     for (const StateImage& image : images) {
       const int from = running.sequence->length();
       const bool last = image.tokens == length;
@@ -154,7 +172,13 @@ class PrefixProtocol : public ::testing::Test {
 
   std::mt19937 random_{21};
   PagePool pool_{kPages};
-  PrefixCache cache_{pool_, 2 * kRows, kImages};
+  PrefixCache cache_{pool_,
+                     {.first_slot = 2 * kRows,
+                      .slots = kImages,
+                      .first_host_slot = 100,
+                      .host_slots = 6,
+                      .first_host_page = kPages,
+                      .host_pages = 16}};
   std::vector<std::unique_ptr<KvLedger>> ledgers_;
   std::unique_ptr<Admission> admission_;
   PlannedStep step_;
@@ -185,10 +209,12 @@ TEST_F(PrefixProtocol, EveryStageAgreesAndNobodyReadsWhatIsNotItsOwn) {
   }
   EXPECT_GT(hits_, 500);
   EXPECT_GT(cache_.stats().evictions, 200U);
+  EXPECT_GT(cache_.stats().restored, 100U);
   for (Running& running : rows) {
     if (running.sequence) release(running);
   }
-  cache_.make_room(kPages, -1);
+  (void)cache_.find(Tokens{1});
+  cache_.make_room(kPages);
   publish_changes();
   for (const auto& ledger : ledgers_) EXPECT_EQ(ledger->free(), kPages);
 }

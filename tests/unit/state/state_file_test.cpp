@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -206,7 +207,10 @@ TEST_F(StateFile, WhatIsNoStateIsRefused) {
   fs::remove(path);
   EXPECT_THAT(open_error(), HasSubstr("No such file"));
   fs::create_directory(path);
-  EXPECT_THAT(open_error(), HasSubstr("is no regular file"));
+  EXPECT_THAT(open_error(), HasSubstr("not a regular file"));
+  fs::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(open_error(), HasSubstr("not a regular file")) << "and nobody waits for a writer";
 }
 
 TEST_F(StateFile, APlaceThatCannotBeWrittenIsRefusedByName) {
