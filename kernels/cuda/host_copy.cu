@@ -18,27 +18,29 @@ __global__ void copy_units(Unit* destination, const Unit* source, size_t count) 
     destination[i] = source[i];
 }
 
-constexpr int kRingThreads = 1024;
+constexpr int kMostRingThreads = 1024;
 constexpr int kUnitsInFlight = 4;  // of a thread: what crosses a bus takes long to come
 
 template <typename Unit>
-__global__ void __launch_bounds__(kRingThreads)
+__global__ void __launch_bounds__(kMostRingThreads)
     copy_units_then_write(Unit* destination, const Unit* source, size_t count, uint32_t* word,
                           uint32_t value) {
+  allow_dependents();
   grid_dependency_wait();
-  for (size_t first = threadIdx.x; first < count; first += kUnitsInFlight * kRingThreads) {
+  const size_t step = blockDim.x;
+  for (size_t first = threadIdx.x; first < count; first += kUnitsInFlight * step) {
     Unit units[kUnitsInFlight];
 #pragma unroll
     for (int i = 0; i < kUnitsInFlight; ++i) {
-      if (first + i * kRingThreads < count) units[i] = source[first + i * kRingThreads];
+      if (first + i * step < count) units[i] = source[first + i * step];
     }
 #pragma unroll
     for (int i = 0; i < kUnitsInFlight; ++i) {
-      if (first + i * kRingThreads < count) destination[first + i * kRingThreads] = units[i];
+      if (first + i * step < count) destination[first + i * step] = units[i];
     }
   }
-  __threadfence_system();
   __syncthreads();
+  // The release covers what the barrier brought before it, all threads' copies.
   if (threadIdx.x == 0)
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
@@ -76,9 +78,12 @@ void copy_with_kernel(cudaStream_t stream, void* destination, const void* source
 void copy_then_write(cudaStream_t stream, void* destination, const void* source, size_t bytes,
                      uint32_t* word, uint32_t value) {
   with_unit(destination, source, bytes, [&]<typename Unit>(Unit*) {
-    launch(copy_units_then_write<Unit>, {.grid = dim3(1), .block = dim3(kRingThreads)}, stream,
-           static_cast<Unit*>(destination), static_cast<const Unit*>(source), bytes / sizeof(Unit),
-           word, value);
+    const size_t count = bytes / sizeof(Unit);
+    const size_t threads = (count + kUnitsInFlight - 1) / kUnitsInFlight;
+    const unsigned warps =
+        static_cast<unsigned>(std::min(threads, size_t{kMostRingThreads}) + 31) / 32;
+    launch(copy_units_then_write<Unit>, {.grid = dim3(1), .block = dim3(32 * warps)}, stream,
+           static_cast<Unit*>(destination), static_cast<const Unit*>(source), count, word, value);
   });
 }
 
