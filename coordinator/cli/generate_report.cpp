@@ -97,8 +97,7 @@ std::string stage_table(const std::vector<StageReport>& stages, KvDtype kv_dtype
   for (const StageReport& s : stages) {
     rows.push_back({std::to_string(s.rank), std::to_string(s.pid), s.device,
                     fmt::format("{}-{}", s.layers.begin, s.layers.end - 1),
-                    format_bytes(s.weight_bytes),
-                    fmt::format("{} {}", format_bytes(s.kv_bytes), kv_dtype_name(kv_dtype)),
+                    format_bytes(s.weight_bytes), format_kv(s.kv_bytes, kv_dtype_name(kv_dtype)),
                     percent(s.busy_s, seconds), percent(s.wait_s, seconds)});
   }
   return format_table(rows, {2});

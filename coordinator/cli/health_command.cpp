@@ -101,12 +101,6 @@ std::string layers_of(int begin, int end) {
   return end > 0 ? fmt::format("{}-{}", begin, end - 1) : "-";
 }
 
-// "96.0 MiB int8"; only the bytes before a stage is loaded.
-std::string kv_of(const StageHealth& h) {
-  return h.kv_dtype().empty() ? format_bytes(h.kv_bytes())
-                              : fmt::format("{} {}", format_bytes(h.kv_bytes()), h.kv_dtype());
-}
-
 std::string health_table(const std::vector<InstanceHealth>& instances) {
   std::string text;
   for (const InstanceHealth& instance : instances) {
@@ -136,7 +130,7 @@ std::string health_table(const std::vector<InstanceHealth>& instances) {
       rows.push_back(
           {std::to_string(m.member.rank), std::to_string(h.pid()), progress_of(h), m.member.device,
            layers_of(static_cast<int>(h.layer_begin()), static_cast<int>(h.layer_end())),
-           format_bytes(h.weight_bytes()), kv_of(h),
+           format_bytes(h.weight_bytes()), format_kv(h.kv_bytes(), h.kv_dtype()),
            m.member.rank == 0 ? fmt::format("{}/{}", h.page_groups_used(), h.page_groups())
                               : fmt::format("{}", h.page_groups()),
            std::to_string(h.steps()), fmt::format("{:.2f}", h.p50_step_ms()),

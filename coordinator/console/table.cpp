@@ -40,4 +40,10 @@ std::string format_bytes(uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string format_kv(uint64_t bytes, std::string_view dtype) {
+  std::string text = format_bytes(bytes);
+  if (bytes > 0 && !dtype.empty()) text += fmt::format(" {}", dtype);
+  return text;
+}
+
 }  // namespace convoy

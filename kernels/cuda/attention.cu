@@ -20,6 +20,7 @@ void check_attention(const PagedAttentionArgs& args) {
   CONVOY_CHECK_OP(cache.head_dim, >, 0);
   CONVOY_CHECK_OP(cache.head_dim % 16, ==, 0);
   CONVOY_CHECK_OP(cache.head_dim, <=, cuda::kMaxAttentionDim);
+  CONVOY_CHECK(has_kv_dtype(DeviceKind::cuda, cache.dtype), kv_dtype_name(cache.dtype));
   CONVOY_CHECK_OP(args.heads, >, 0);
   CONVOY_CHECK_OP(args.heads % cache.kv_heads, ==, 0);
   for (const ptrdiff_t stride :

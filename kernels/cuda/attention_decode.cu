@@ -12,10 +12,42 @@
 namespace convoy::cuda {
 namespace {
 
+// Right operands of the products with eight keys.
+template <typename Shape>
+__device__ __forceinline__ void load_key_operands(const typename Shape::Tile& keys, int first_key,
+                                                  int head_dim,
+                                                  uint32_t (&b)[Shape::kDim / 32][4]) {
+  if constexpr (Shape::kQuantised) {
+    load_keys(keys, first_key, head_dim, b);
+  } else {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+    for (int step = 0; step < Shape::kDim / 32; ++step)
+      load_matrices(b[step], chunk_at<Shape>(keys, first_key + lane % 8, 4 * step + lane / 8));
+  }
+}
+
+// Right operands of the products with a warp's slice of sixteen values.
+template <typename Shape>
+__device__ __forceinline__ void load_value_operands(const typename Shape::Tile& values,
+                                                    int first_key, int first_chunk, int head_dim,
+                                                    uint32_t (&b)[Shape::kSlice / 16][4]) {
+  if constexpr (Shape::kQuantised) {
+    load_values<Shape::kSlice>(values, first_key, first_chunk * 8, head_dim, b);
+  } else {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+    for (int n = 0; n < Shape::kSlice / 16; ++n) {
+      load_matrices_transposed(
+          b[n], chunk_at<Shape>(values, first_key + lane % 16, first_chunk + 2 * n + lane / 16));
+    }
+  }
+}
+
 // Scores of a warp's rows and keys of one page. Sums over a head's values run in four chains.
 template <typename Shape>
 __device__ __forceinline__ void score_page(
-    const __nv_bfloat16* rows, int live_rows, const __nv_bfloat16* keys,
+    const __nv_bfloat16* rows, int live_rows, const typename Shape::Tile& keys, int head_dim,
     float (&scores)[Shape::kWarpTiles][Shape::kWarpKeys][4]) {
   constexpr int kSteps = Shape::kDim / 16;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -24,13 +56,8 @@ __device__ __forceinline__ void score_page(
   const int first_tile = warp % Shape::kWarpKeys * Shape::kWarpTiles;
   uint32_t b[Shape::kWarpKeys][kSteps / 2][4];
 #pragma unroll
-  for (int n = 0; n < Shape::kWarpKeys; ++n) {
-#pragma unroll
-    for (int step = 0; step < kSteps / 2; ++step) {
-      load_matrices(b[n][step],
-                    chunk_at<Shape>(keys, first_key + 8 * n + lane % 8, 4 * step + lane / 8));
-    }
-  }
+  for (int n = 0; n < Shape::kWarpKeys; ++n)
+    load_key_operands<Shape>(keys, first_key + 8 * n, head_dim, b[n]);
 #pragma unroll
   for (int tile = 0; tile < Shape::kWarpTiles; ++tile) {
     if ((first_tile + tile) * 16 >= live_rows) break;
@@ -150,7 +177,7 @@ struct SplitScores {
 // Adds a page's weighted values to a warp's slice of all rows.
 template <typename Shape>
 __device__ __forceinline__ void add_page(const __nv_bfloat16* weights, int live_rows,
-                                         const __nv_bfloat16* values,
+                                         const typename Shape::Tile& values, int head_dim,
                                          float (&out)[Shape::kTiles][Shape::kSlice / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first_chunk = static_cast<int>(threadIdx.x / 32) * (Shape::kSlice / 8);
@@ -158,11 +185,7 @@ __device__ __forceinline__ void add_page(const __nv_bfloat16* weights, int live_
 #pragma unroll
   for (int step = 0; step < kPageTokens / 16; ++step) {
     uint32_t b[Shape::kSlice / 16][4];
-#pragma unroll
-    for (int n = 0; n < Shape::kSlice / 16; ++n) {
-      load_matrices_transposed(
-          b[n], chunk_at<Shape>(values, 16 * step + lane % 16, first_chunk + 2 * n + lane / 16));
-    }
+    load_value_operands<Shape>(values, 16 * step, first_chunk, head_dim, b);
 #pragma unroll
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
       if (tile * 16 >= live_rows) break;
@@ -177,13 +200,42 @@ __device__ __forceinline__ void add_page(const __nv_bfloat16* weights, int live_
   }
 }
 
+// A thread's part of a row's weighted values. bf16: two of every eight; quantised: neighbours, in
+// the order that load_values left the products in.
+template <typename Shape>
+__device__ __forceinline__ void store_values(const float (&out)[Shape::kSlice / 8][4], int r,
+                                             int head_dim, float* row) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int slice = static_cast<int>(threadIdx.x / 32) * Shape::kSlice;
+  if constexpr (Shape::kQuantised) {
+    constexpr int kWord = Shape::kSlice / 8;
+    const int first = slice + 2 * kWord * (lane % 4);
+    if (first >= head_dim) return;
+#pragma unroll
+    for (int n = 0; n < kWord; n += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        *reinterpret_cast<float2*>(row + first + kWord * i + n) =
+            make_float2(out[n][2 * r + i], out[n + 1][2 * r + i]);
+      }
+    }
+  } else {
+    const int first = slice + 2 * (lane % 4);
+#pragma unroll
+    for (int n = 0; n < Shape::kSlice / 8; ++n) {
+      if (first + 8 * n >= head_dim) break;
+      *reinterpret_cast<float2*>(row + first + 8 * n) =
+          make_float2(out[n][2 * r], out[n][2 * r + 1]);
+    }
+  }
+}
+
 template <typename Shape>
 __device__ __forceinline__ void store_item(
     const DecodeWork& work, int buffer, const DecodeShared<Shape>& shared,
     const float (&out)[Shape::kTiles][Shape::kSlice / 8][4]) {
   const int head_dim = work.head_dim<Shape>();
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int first = static_cast<int>(threadIdx.x / 32) * Shape::kSlice + 2 * (lane % 4);
   const int* const last_key = shared.last_key[buffer];
   const int* const index = shared.index[buffer];
 #pragma unroll
@@ -192,13 +244,8 @@ __device__ __forceinline__ void store_item(
     for (int r = 0; r < 2; ++r) {
       const int row = 16 * tile + lane / 4 + 8 * r;
       if (last_key[row] < 0) continue;
-      float* const to = work.pass.values + static_cast<ptrdiff_t>(index[row]) * head_dim + first;
-#pragma unroll
-      for (int n = 0; n < Shape::kSlice / 8; ++n) {
-        if (first + 8 * n >= head_dim) break;
-        *reinterpret_cast<float2*>(to + 8 * n) =
-            make_float2(out[tile][n][2 * r], out[tile][n][2 * r + 1]);
-      }
+      store_values<Shape>(out[tile], r, head_dim,
+                          work.pass.values + static_cast<ptrdiff_t>(index[row]) * head_dim);
     }
   }
   const int row = static_cast<int>(threadIdx.x);
@@ -216,13 +263,14 @@ __device__ __forceinline__ void store_item(
 // One turn of the loop per tile, and one place that loads: an item's keys are scored, then weighed
 // together, then its values are added.
 template <typename Shape>
-__global__ void __launch_bounds__(kDecodeThreads, 1)
+__global__ void __launch_bounds__(kDecodeThreads, Shape::kBlocks)
     generated_attention(const __grid_constant__ DecodeWork work) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<DecodeShared<Shape>*>(memory);
   allow_dependents();
   DecodeLoader<Shape> loader(work, shared);
-  const float scale = score_scale(work.head_dim<Shape>());
+  const int head_dim = work.head_dim<Shape>();
+  const float scale = score_scale(head_dim);
   SplitScores<Shape> scores;
   float out[Shape::kTiles][Shape::kSlice / 8][4];
   int item = static_cast<int>(blockIdx.x);
@@ -242,7 +290,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
     __nv_bfloat16* const rows = shared.rows[buffer];
     if (tile <= pages) {
       typename SplitScores<Shape>::Page page;
-      score_page<Shape>(rows, live_rows, shared.tiles[stage], page);
+      score_page<Shape>(rows, live_rows, shared.tiles[stage], head_dim, page);
       scores.keep(tile - 1, page);
       if (tile == pages) {
         scores.find_largest(live_rows, pages, shared.last_key[buffer], shared);
@@ -255,7 +303,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
         }
       }
     } else {
-      add_page<Shape>(rows + (tile - 1 - pages) * kPageTokens, live_rows, shared.tiles[stage], out);
+      add_page<Shape>(rows + (tile - 1 - pages) * kPageTokens, live_rows, shared.tiles[stage],
+                      head_dim, out);
     }
     stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
     if (tile == 2 * pages) {
@@ -309,22 +358,35 @@ bool launch_items(cudaStream_t stream, const GeneratedPass& pass) {
 }
 
 // The largest shape that the rows need and the card has shared memory for.
-template <int kDim>
+template <int kDim, KvDtype kDtype>
 bool launch_exact(cudaStream_t stream, const GeneratedPass& pass) {
+  constexpr bool kQuantised = kDtype != KvDtype::bf16;
   const int rows = rows_of_lane(pass);
-  return (rows > 32 && launch_items<DecodeShape<kDim, true, 4, 3>>(stream, pass)) ||
-         (rows > 16 && launch_items<DecodeShape<kDim, true, 2, 4>>(stream, pass)) ||
-         launch_items<DecodeShape<kDim, true, 1, 5>>(stream, pass) ||
-         launch_items<DecodeShape<kDim, true, 1, 2>>(stream, pass);
+  return (rows > 32 &&
+          launch_items<DecodeShape<kDim, true, 4, kQuantised ? 4 : 3, kDtype>>(stream, pass)) ||
+         (rows > 16 && launch_items<DecodeShape<kDim, true, 2, 4, kDtype>>(stream, pass)) ||
+         launch_items<DecodeShape<kDim, true, 1, kQuantised ? 4 : 5, kDtype>>(stream, pass) ||
+         launch_items<DecodeShape<kDim, true, 1, 2, kDtype>>(stream, pass);
+}
+
+template <KvDtype kDtype>
+bool launch_pass(cudaStream_t stream, const GeneratedPass& pass) {
+  switch (pass.args.cache.head_dim) {
+    case 256:
+      return launch_exact<256, kDtype>(stream, pass);
+    case 128:
+      return launch_exact<128, kDtype>(stream, pass);
+    case 64:
+      return launch_exact<64, kDtype>(stream, pass);
+    default:
+      return launch_items<DecodeShape<256, false, 1, 2, kDtype>>(stream, pass);
+  }
 }
 
 void attend_pass(cudaStream_t stream, const GeneratedPass& pass) {
-  const int head_dim = pass.args.cache.head_dim;
-  const bool launched = head_dim == 256   ? launch_exact<256>(stream, pass)
-                        : head_dim == 128 ? launch_exact<128>(stream, pass)
-                        : head_dim == 64
-                            ? launch_exact<64>(stream, pass)
-                            : launch_items<DecodeShape<256, false, 1, 2>>(stream, pass);
+  bool launched = false;
+  with_kv_dtype(pass.args.cache.dtype,
+                [&](auto dtype) { launched = launch_pass<dtype>(stream, pass); });
   CONVOY_CHECK(launched, "too little shared memory for attention");
   combine_splits(stream, pass);
 }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/bf16_vector.cuh"
 #include "kernels/cuda/cuda_op_set.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/kv_dtype.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace convoy {
@@ -61,14 +62,18 @@ __device__ __forceinline__ bool live(const StepView& step, const ControlRow& con
   return column % step.width < control.valid_columns;
 }
 
-// Where a column's key or value of one KV head lies in its plane.
-__device__ __forceinline__ ptrdiff_t cache_offset(const KvPlanes& cache, const ControlRow& control,
-                                                  int head) {
+// The page of a column's key and value.
+__device__ __forceinline__ int page_of(const KvPlanes& cache, const ControlRow& control) {
   const int block = control.cache_position / kPageTokens;
   if (block >= cache.max_pages_per_row) __trap();  // a broken invariant, as CONVOY_CHECK
-  const int page =
-      cache.block_tables[static_cast<ptrdiff_t>(control.kv_row) * cache.max_pages_per_row + block];
-  return cuda::page_offset(cache, page, head) +
+  return cache
+      .block_tables[static_cast<ptrdiff_t>(control.kv_row) * cache.max_pages_per_row + block];
+}
+
+// Where a column's key or value of one KV head lies in its plane of bf16 values.
+__device__ __forceinline__ ptrdiff_t cache_offset(const KvPlanes& cache, const ControlRow& control,
+                                                  int head) {
+  return cuda::page_offset(cache, page_of(cache, control), head) +
          static_cast<ptrdiff_t>(control.cache_position % kPageTokens) * cache.head_dim;
 }
 
@@ -105,7 +110,7 @@ __device__ __forceinline__ void norm_and_rotate(float (&values)[kVector],
 // One warp's head of a row of the projection: queries (gates lie between them), then keys, then
 // values.
 struct Head {
-  bool is_query, is_key, is_mine;  // the last one: this thread has values of it
+  bool exists, is_query, is_key, is_mine;  // the last one: this thread has values of it
   int kv_head;
   __nv_bfloat16* from;  // this thread's values
 };
@@ -118,15 +123,29 @@ __device__ __forceinline__ Head head_of_warp(const AttentionInputsArgs& args, in
   Head result;
   result.is_query = head < args.heads;
   result.is_key = !result.is_query && head < args.heads + kv_heads;
-  result.is_mine = head < args.heads + 2 * kv_heads && first < dim;
+  result.exists = head < args.heads + 2 * kv_heads;
+  result.is_mine = result.exists && first < dim;
   result.kv_head = result.is_query ? 0 : (head - args.heads) % kv_heads;
   result.from = static_cast<__nv_bfloat16*>(args.qkv) + column * args.column_stride +
                 (result.is_query ? 2 * head : args.heads + head) * dim + first;
   return result;
 }
 
+// Stores a warp's key or value; `control` is its column's.
+template <KvDtype kDtype>
+__device__ __forceinline__ void store_head(const KvPlanes& cache, const ControlRow& control,
+                                           const Head& head, const float (&values)[kVector]) {
+  if (!head.exists) return;
+  std::byte* const block = cuda::kv_block<kDtype>(cache, head.is_key ? cache.k : cache.v,
+                                                  page_of(cache, control), head.kv_head);
+  cuda::store_quantised<kDtype>(block, control.cache_position % kPageTokens, cache.head_dim,
+                                values);
+}
+
 // A warp per column and head.
+template <KvDtype kDtype>
 __global__ void __launch_bounds__(kThreads) attention_inputs_kernel(AttentionInputsArgs args) {
+  constexpr bool kQuantised = kDtype != KvDtype::bf16;
   __shared__ Rotation rotation;
   __shared__ float rows[kWarps][kMaxDim];
   cuda::allow_dependents();
@@ -147,20 +166,29 @@ __global__ void __launch_bounds__(kThreads) attention_inputs_kernel(AttentionInp
   const ControlRow control = control_of(args.step, column);
   if (!live(args.step, control, column)) return;
   __nv_bfloat16* to = head.from;
-  if (head.is_mine && !head.is_query) {
+  if (!kQuantised && head.is_mine && !head.is_query) {
     to = static_cast<__nv_bfloat16*>(head.is_key ? args.cache.k : args.cache.v) +
          cache_offset(args.cache, control, head.kv_head) + first;
   }
   find_angles(control, pair, pairs, rotation);
   __syncthreads();
-  if (head.is_query || head.is_key) {
+  const bool is_stored = kQuantised && !head.is_query;
+  if (head.is_query || head.is_key || is_stored) {
     float values[kVector];
     cuda::unpack_bf16(bits.x, values[0], values[1]);
     cuda::unpack_bf16(bits.y, values[2], values[3]);
     cuda::unpack_bf16(bits.z, values[4], values[5]);
     cuda::unpack_bf16(bits.w, values[6], values[7]);
-    norm_and_rotate(values, weight, args.cache.head_dim, args.eps, pairs, rotation,
-                    rows[threadIdx.x / 32]);
+    if (head.is_query || head.is_key) {
+      norm_and_rotate(values, weight, args.cache.head_dim, args.eps, pairs, rotation,
+                      rows[threadIdx.x / 32]);
+    }
+    if constexpr (kQuantised) {
+      if (is_stored) {
+        store_head<kDtype>(args.cache, control, head, values);
+        return;
+      }
+    }
     bits = make_uint4(cuda::pack_bf16(values[0], values[1]), cuda::pack_bf16(values[2], values[3]),
                       cuda::pack_bf16(values[4], values[5]), cuda::pack_bf16(values[6], values[7]));
   }
@@ -188,6 +216,32 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs args) {
     const float b = __bfloat162float(*second);
     *first = __float2bfloat16_rn(a * rotation.cosine[pair] - b * rotation.sine[pair]);
     *second = __float2bfloat16_rn(b * rotation.cosine[pair] + a * rotation.sine[pair]);
+  }
+}
+
+// A block per column, a warp per head.
+template <KvDtype kDtype, bool kVectorised>
+__global__ void __launch_bounds__(kThreads) quantised_kv_write_kernel(KvWriteArgs args) {
+  cuda::allow_dependents();
+  cuda::grid_dependency_wait();
+  const int column = static_cast<int>(blockIdx.x);
+  const ControlRow control = control_of(args.step, column);
+  if (!live(args.step, control, column)) return;
+  const KvPlanes& cache = args.cache;
+  const int page = page_of(cache, control);
+  const int slot = control.cache_position % kPageTokens;
+  const auto* const k = static_cast<const __nv_bfloat16*>(args.k) + column * args.k_column_stride;
+  const auto* const v = static_cast<const __nv_bfloat16*>(args.v) + column * args.v_column_stride;
+  const int vector = static_cast<int>(threadIdx.x % 32);
+  for (int i = static_cast<int>(threadIdx.x / 32); i < 2 * cache.kv_heads; i += kWarps) {
+    const int head = i / 2;
+    const bool is_key = i % 2 == 0;
+    float values[kVector];
+    cuda::load_vector<kVectorised>((is_key ? k : v) + head * cache.head_dim, vector, cache.head_dim,
+                                   values);
+    cuda::store_quantised<kDtype>(
+        cuda::kv_block<kDtype>(cache, is_key ? cache.k : cache.v, page, head), slot, cache.head_dim,
+        values);
   }
 }
 
@@ -226,6 +280,7 @@ void check_planes(const KvPlanes& cache) {
   CONVOY_CHECK_OP(cache.head_dim % 16, ==, 0);
   CONVOY_CHECK_OP(cache.head_dim, <=, kMaxDim);
   CONVOY_CHECK_OP(cache.max_pages_per_row, >, 0);
+  CONVOY_CHECK(has_kv_dtype(DeviceKind::cuda, cache.dtype), kv_dtype_name(cache.dtype));
   CONVOY_CHECK(cuda::vectorised(cache.k, 0) && cuda::vectorised(cache.v, 0),
                "planes are 16-byte aligned");
 }
@@ -242,11 +297,13 @@ void CudaOpSet::attention_inputs(Stream& stream, const AttentionInputsArgs& args
   CONVOY_CHECK_OP(args.heads, >, 0);
   CONVOY_CHECK(cuda::vectorised(args.qkv, args.column_stride), "rows are 16-byte aligned");
   const int rows = args.heads + 2 * args.cache.kv_heads;
-  cuda::launch(attention_inputs_kernel,
-               {.grid = dim3(static_cast<unsigned>((rows + kWarps - 1) / kWarps),
-                             static_cast<unsigned>(args.step.columns())),
-                .block = dim3(kThreads)},
-               handle_of(stream), args);
+  cuda::with_kv_dtype(args.cache.dtype, [&](auto dtype) {
+    cuda::launch(attention_inputs_kernel<dtype>,
+                 {.grid = dim3(static_cast<unsigned>((rows + kWarps - 1) / kWarps),
+                               static_cast<unsigned>(args.step.columns())),
+                  .block = dim3(kThreads)},
+                 handle_of(stream), args);
+  });
 }
 
 void CudaOpSet::rope(Stream& stream, const RopeArgs& args) {
@@ -259,8 +316,17 @@ void CudaOpSet::kv_write(Stream& stream, const KvWriteArgs& args) {
   check_planes(args.cache);
   const bool vectorised = cuda::vectorised(args.k, args.k_column_stride) &&
                           cuda::vectorised(args.v, args.v_column_stride);
-  cuda::launch(vectorised ? kv_write_kernel<true> : kv_write_kernel<false>,
-               {.grid = columns_of(args.step), .block = dim3(kThreads)}, handle_of(stream), args);
+  cuda::with_kv_dtype(args.cache.dtype, [&](auto dtype) {
+    void (*kernel)(KvWriteArgs) = nullptr;
+    if constexpr (dtype == KvDtype::bf16) {
+      kernel = vectorised ? kv_write_kernel<true> : kv_write_kernel<false>;
+    } else {
+      kernel = vectorised ? quantised_kv_write_kernel<dtype, true>
+                          : quantised_kv_write_kernel<dtype, false>;
+    }
+    cuda::launch(kernel, {.grid = columns_of(args.step), .block = dim3(kThreads)},
+                 handle_of(stream), args);
+  });
 }
 
 }  // namespace convoy

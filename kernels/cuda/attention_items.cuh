@@ -17,6 +17,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/quantised_tiles.cuh"
 #include "kernels/ops/scratch.h"
 
 namespace convoy::cuda {
@@ -31,12 +32,17 @@ inline constexpr int kRowStride = std::max(kMaxAttentionDim, kAttentionSplitToke
 
 /// Rows of an item are kTiles tiles of 16. kExact: heads have kDim values; else they have fewer and
 /// are filled up with zeros.
-template <int kDim_, bool kExact_, int kTiles_, int kStages_>
+template <int kDim_, bool kExact_, int kTiles_, int kStages_, KvDtype kDtype_ = KvDtype::bf16>
 struct DecodeShape {
   static constexpr int kDim = kDim_;
   static constexpr bool kExact = kExact_;
   static constexpr int kTiles = kTiles_;
   static constexpr int kStages = kStages_;
+  static constexpr KvDtype kDtype = kDtype_;
+  static constexpr bool kQuantised = kDtype != KvDtype::bf16;
+  /// Blocks that should fit on a multiprocessor. Quantised: while the warps of one make bf16 of
+  /// what they read, the other's multiply; more rows would not leave the registers for it.
+  static constexpr int kBlocks = kQuantised && kTiles == 1 ? 2 : 1;
   static constexpr int kRows = 16 * kTiles;
   /// Items whose rows are in shared memory at once: every item is two tiles or more, and tiles are
   /// loaded kStages - 1 ahead.
@@ -46,15 +52,18 @@ struct DecodeShape {
   static constexpr int kWarpTiles = kTiles / kWarpKeys;
   /// ... and computes kSlice values of all rows.
   static constexpr int kSlice = kDim / kDecodeWarps < 16 ? 16 : kDim / kDecodeWarps;
-  /// 16-byte chunks of a key, and how far apart the keys are whose chunks one thread copies.
+  /// 16-byte chunks of a row of bf16, and how far apart the rows are whose chunks one thread
+  /// copies.
   static constexpr int kChunks = kDim / 8;
   static constexpr int kKeyStep = kDecodeThreads / kChunks;
   static_assert(kKeyStep % 8 == 0);
+  using Tile = std::conditional_t<kQuantised, QuantisedTile<kDim, kDtype>,
+                                  __nv_bfloat16[kPageTokens * kDim]>;
 };
 
 template <typename Shape>
 struct DecodeShared {
-  __nv_bfloat16 tiles[Shape::kStages][kPageTokens * Shape::kDim];
+  typename Shape::Tile tiles[Shape::kStages];
   /// An item's queries, then its weights.
   __nv_bfloat16 rows[Shape::kBuffers][Shape::kRows * kRowStride];
   float maximum[kKeyGroups][Shape::kRows];
@@ -201,10 +210,9 @@ struct DecodeItem {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread >= 2 * pages) return;
     const KvPlanes& cache = work.pass.args.cache;
-    const auto* const from =
-        static_cast<const __nv_bfloat16*>(thread % 2 == 0 ? cache.k : cache.v) +
-        page_offset(cache, page_id(thread / 2), kv_head);
-    const int bytes = kPageTokens * work.head_dim<Shape>() * 2;
+    const std::byte* const from = kv_block<Shape::kDtype>(
+        cache, thread % 2 == 0 ? cache.k : cache.v, page_id(thread / 2), kv_head);
+    const int bytes = static_cast<int>(kv_block_bytes(Shape::kDtype, work.head_dim<Shape>()));
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
   }
@@ -266,17 +274,25 @@ struct DecodeLoader {
   __device__ __forceinline__ void load_rows() {
     const PagedAttentionArgs& args = work.pass.args;
     const int thread = static_cast<int>(threadIdx.x);
-    const int first = thread % Shape::kChunks * 8;
+    // Pairs of values go where quantised keys want them.
+    constexpr int kUnit = Shape::kQuantised ? 2 : 8;
+    constexpr int kUnits = Shape::kDim / kUnit;
+    const int first = thread % kUnits * kUnit;
     const bool inside = Shape::kExact || first < args.cache.head_dim;
     const auto* const q = static_cast<const __nv_bfloat16*>(args.q);
 #pragma unroll 1
-    for (int row = thread / Shape::kChunks; row < Shape::kRows; row += Shape::kKeyStep) {
+    for (int row = thread / kUnits; row < Shape::kRows; row += kDecodeThreads / kUnits) {
       const int column = work.group.divide(item.first_row + row);
       const int head = item.first_row + row + (item.kv_head - column) * work.group_heads;
       const bool valid = row < item.rows && inside;
       const ptrdiff_t at =
           (item.lane_start + column) * args.q_column_stride + head * args.q_head_stride + first;
-      copy_async_16(&shared.rows[buffer][row * kRowStride + first], q + (valid ? at : 0), valid);
+      __nv_bfloat16* const to = &shared.rows[buffer][row * kRowStride];
+      if constexpr (Shape::kQuantised) {
+        copy_async_4(to + place_of_pair(first), q + (valid ? at : 0), valid);
+      } else {
+        copy_async_16(to + first, q + (valid ? at : 0), valid);
+      }
     }
     if (thread == 0) {
       shared.live_rows[buffer] = item.rows;
@@ -304,9 +320,22 @@ struct DecodeLoader {
     const bool is_key = tile < item.pages;
     const int page = is_key ? tile : tile - item.pages;
     const int dim = work.head_dim<Shape>();
+    if constexpr (Shape::kQuantised) {
+      shared.tiles[stage].template copy<kDecodeThreads>(
+          kv_block<Shape::kDtype>(cache, is_key ? cache.k : cache.v, item.page_id(page),
+                                  item.kv_head),
+          dim, item.tokens - page * kPageTokens);
+    } else {
+      load_bf16_tile(is_key ? cache.k : cache.v, page);
+    }
+  }
+
+  __device__ __forceinline__ void load_bf16_tile(const void* plane, int page) {
+    const KvPlanes& cache = work.pass.args.cache;
+    const int dim = work.head_dim<Shape>();
     const int first_key = static_cast<int>(threadIdx.x) / Shape::kChunks;
     const int chunk = static_cast<int>(threadIdx.x) % Shape::kChunks;
-    const auto* const from = static_cast<const __nv_bfloat16*>(is_key ? cache.k : cache.v) +
+    const auto* const from = static_cast<const __nv_bfloat16*>(plane) +
                              page_offset(cache, item.page_id(page), item.kv_head) +
                              first_key * dim + chunk * 8;
     // A thread's keys are multiples of 8 apart: their chunks are permuted alike.

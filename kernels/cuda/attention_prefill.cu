@@ -1,8 +1,10 @@
 // Prompt-class attention with the matrix instructions that every card has: a block takes 64 rows
 // and goes through the pages of their sequence; a warp owns 16 rows. Keys of the next page arrive
-// while the values of this one are used, and the other way round.
+// while the values of this one are used, and the other way round. Quantised ones arrive as they are
+// stored, and become bf16 in a tile that keys and values take turns in.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_parts.cuh"
+#include "kernels/cuda/kv_dtype.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace convoy::cuda {
@@ -18,8 +20,15 @@ __device__ __forceinline__ __nv_bfloat16* chunk_at(__nv_bfloat16* tile, int row,
   return tile + row * kDim + ((chunk ^ (row & 7)) * 8);
 }
 
-template <int kDim>
+template <int kDim, KvDtype kDtype>
 struct PromptShared {
+  __nv_bfloat16 q[kRows * kDim];
+  __nv_bfloat16 tile[kPageTokens * kDim];
+  std::byte k[kv_block_bytes(kDtype, kDim)];
+  std::byte v[kv_block_bytes(kDtype, kDim)];
+};
+template <int kDim>
+struct PromptShared<kDim, KvDtype::bf16> {
   __nv_bfloat16 q[kRows * kDim];
   __nv_bfloat16 k[kPageTokens * kDim];
   __nv_bfloat16 v[kPageTokens * kDim];
@@ -50,6 +59,28 @@ __device__ void load_page(const __nv_bfloat16* page, int head_dim, int tokens,
     copy_async_16(chunk_at<kDim>(tile, key, chunk),
                   valid ? page + key * head_dim + chunk * 8 : page, valid);
   }
+}
+
+// A block as bf16, filled up to kDim with zeros.
+template <int kDim, KvDtype kDtype>
+__device__ __forceinline__ void widen_block(const std::byte* block, int head_dim,
+                                            __nv_bfloat16* tile) {
+  constexpr int kChunks = kDim / 16;
+  for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * kChunks; i += kThreads) {
+    const int key = i / kChunks;
+    const int chunk = i % kChunks;
+    uint4 low{};
+    uint4 high{};
+    if (chunk * 16 < head_dim) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(block + key * head_dim + chunk * 16);
+      const KvScale<kDtype> scale(stored_scale(block, head_dim, key, chunk * 16 / kKvScaleGroup));
+      low = widen_kv_to_bf16(raw.x, raw.y, scale);
+      high = widen_kv_to_bf16(raw.z, raw.w, scale);
+    }
+    *reinterpret_cast<uint4*>(chunk_at<kDim>(tile, key, 2 * chunk)) = low;
+    *reinterpret_cast<uint4*>(chunk_at<kDim>(tile, key, 2 * chunk + 1)) = high;
+  }
+  __syncthreads();
 }
 
 template <int kDim>
@@ -92,17 +123,32 @@ __device__ __forceinline__ void add_values(const float (&weights)[kPageTokens / 
   }
 }
 
-template <int kDim>
+template <int kDim, KvDtype kDtype>
 __device__ void attend_tile(const PagedAttentionArgs& args, const QueryTile& tile,
-                            PromptShared<kDim>& shared) {
+                            PromptShared<kDim, kDtype>& shared) {
   const int32_t* const pages = pages_of(args.cache, args.step, tile.lane_start / args.step.width);
   const int head_dim = args.cache.head_dim;
   const float scale = score_scale(head_dim);
-  const auto load = [&](const void* plane, int page, __nv_bfloat16* to) {
-    const auto* const from = static_cast<const __nv_bfloat16*>(plane) +
-                             page_offset(args.cache, pages[page], tile.kv_head);
-    load_page<kDim>(from, head_dim, tile.last_position + 1 - page * kPageTokens, to);
+  const auto load = [&](void* plane, int page, auto* to) {
+    const int tokens = tile.last_position + 1 - page * kPageTokens;
+    if constexpr (kDtype == KvDtype::bf16) {
+      const auto* const from = static_cast<const __nv_bfloat16*>(plane) +
+                               page_offset(args.cache, pages[page], tile.kv_head);
+      load_page<kDim>(from, head_dim, tokens, to);
+    } else {
+      copy_block_async<kDtype>(kv_block<kDtype>(args.cache, plane, pages[page], tile.kv_head),
+                               head_dim, min(tokens, kPageTokens), kThreads, to);
+    }
     commit_copies();
+  };
+  // What has arrived, as bf16.
+  const auto widened = [&](auto* arrived) {
+    if constexpr (kDtype == KvDtype::bf16) {
+      return arrived;
+    } else {
+      widen_block<kDim, kDtype>(arrived, head_dim, shared.tile);
+      return static_cast<__nv_bfloat16*>(shared.tile);
+    }
   };
   const int row = static_cast<int>(threadIdx.x / 32) * 16 + static_cast<int>(threadIdx.x % 32) / 4;
   const int position[2] = {tile.position_of(args, row), tile.position_of(args, row + 8)};
@@ -116,7 +162,7 @@ __device__ void attend_tile(const PagedAttentionArgs& args, const QueryTile& til
     wait_copies<1>();
     __syncthreads();
     float scores[kPageTokens / 8][4];
-    score_page<kDim>(shared.q, shared.k, scores);
+    score_page<kDim>(shared.q, widened(shared.k), scores);
     __syncthreads();
     if (page + 1 < count) {
       load(args.cache.k, page + 1, shared.k);
@@ -132,13 +178,13 @@ __device__ void attend_tile(const PagedAttentionArgs& args, const QueryTile& til
     }
     wait_copies<1>();
     __syncthreads();
-    add_values<kDim>(scores, shared.v, out);
+    add_values<kDim>(scores, widened(shared.v), out);
     __syncthreads();
   }
   store_rows(args, tile, row, out, softmax);
 }
 
-template <int kDim>
+template <int kDim, KvDtype kDtype>
 __global__ void __launch_bounds__(kThreads) prompt_attention(PagedAttentionArgs args) {
   extern __shared__ __align__(128) unsigned char memory[];
   allow_dependents();
@@ -148,14 +194,14 @@ __global__ void __launch_bounds__(kThreads) prompt_attention(PagedAttentionArgs 
                                    static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows, kRows);
   clear_dead_rows(args, tile, kRows, kThreads);
   if (tile.rows <= 0) return;
-  attend_tile<kDim>(args, tile, *reinterpret_cast<PromptShared<kDim>*>(memory));
+  attend_tile<kDim, kDtype>(args, tile, *reinterpret_cast<PromptShared<kDim, kDtype>*>(memory));
 }
 
-template <int kDim>
+template <int kDim, KvDtype kDtype>
 void launch_prompt(cudaStream_t stream, const PagedAttentionArgs& args) {
-  constexpr size_t kBytes = sizeof(PromptShared<kDim>);
+  constexpr size_t kBytes = sizeof(PromptShared<kDim, kDtype>);
   static const bool kSized = [] {
-    CONVOY_CUDA(cudaFuncSetAttribute(prompt_attention<kDim>,
+    CONVOY_CUDA(cudaFuncSetAttribute(prompt_attention<kDim, kDtype>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     return true;
   }();
@@ -164,20 +210,22 @@ void launch_prompt(cudaStream_t stream, const PagedAttentionArgs& args) {
   const dim3 grid(static_cast<unsigned>((rows + kRows - 1) / kRows),
                   static_cast<unsigned>(args.cache.kv_heads),
                   static_cast<unsigned>(args.step.lanes));
-  launch(prompt_attention<kDim>, {.grid = grid, .block = dim3(kThreads), .shared_bytes = kBytes},
-         stream, args);
+  launch(prompt_attention<kDim, kDtype>,
+         {.grid = grid, .block = dim3(kThreads), .shared_bytes = kBytes}, stream, args);
 }
 
 }  // namespace
 
 void attend_prompt(cudaStream_t stream, const PagedAttentionArgs& args) {
-  if (args.cache.head_dim <= 64) {
-    launch_prompt<64>(stream, args);
-  } else if (args.cache.head_dim <= 128) {
-    launch_prompt<128>(stream, args);
-  } else {
-    launch_prompt<256>(stream, args);
-  }
+  with_kv_dtype(args.cache.dtype, [&](auto dtype) {
+    if (args.cache.head_dim <= 64) {
+      launch_prompt<64, dtype>(stream, args);
+    } else if (args.cache.head_dim <= 128) {
+      launch_prompt<128, dtype>(stream, args);
+    } else {
+      launch_prompt<256, dtype>(stream, args);
+    }
+  });
 }
 
 }  // namespace convoy::cuda

@@ -3,11 +3,15 @@
 // warpgroup's scores of the next page and its weighted values of this one are computed while it
 // turns scores into weights. Tiles that would leave many multiprocessors idle at the end are
 // halved: those blocks have one computing warpgroup.
+//
+// Quantised keys and values arrive as they are stored, a page of each ahead, and the third
+// warpgroup makes them bf16 where the copy engine would have put them.
 #include "base/check.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/driver_calls.h"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/kv_dtype.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace convoy::cuda {
@@ -29,15 +33,25 @@ struct HopperShared {
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
 };
 
+/// Quantised: what has arrived of the next keys and values.
+template <int kDim, KvDtype kDtype>
+struct QuantisedShared : HopperShared<kDim> {
+  alignas(128) std::byte k_block[kv_block_bytes(kDtype, kDim)];
+  alignas(128) std::byte v_block[kv_block_bytes(kDtype, kDim)];
+  uint64_t k_arrived, v_arrived;
+};
+
 // How the grid is cut: blocks below `whole` take a tile each, the others half a tile.
 struct TileGrid {
   int tiles_per_head;
   int whole;
+  int blocks;  // of the grid
 };
 
 #ifdef CONVOY_HOPPER_CODE
 
 constexpr int kBothGroups = 3;  // named barrier of the two computing warpgroups
+constexpr int kWideners = 4;    // of the third one
 
 // A block's part of the grid; later rows have more to read and go first.
 __device__ __forceinline__ QueryTile tile_of(const PagedAttentionArgs& args, const TileGrid& grid,
@@ -93,6 +107,87 @@ __device__ void produce(const PagedAttentionArgs& args, const QueryTile& tile,
     }
   }
 }
+
+// What the third warpgroup does with quantised pages: copies them and makes them bf16.
+template <int kDim, KvDtype kDtype>
+struct Widener {
+  using Tile = __nv_bfloat16[kDim / kBlockDim][kPageTokens][kBlockDim];
+
+  const PagedAttentionArgs& args;
+  const QueryTile& tile;
+  QuantisedShared<kDim, kDtype>& shared;
+
+  __device__ __forceinline__ void fetch(void* plane, int page, std::byte* to,
+                                        uint64_t* arrived) const {
+    constexpr int kBytes = static_cast<int>(kv_block_bytes(kDtype, kDim));
+    arrive_expecting(arrived, kBytes);
+    copy_bulk(to, kv_block<kDtype>(args.cache, plane, page, tile.kv_head), kBytes, arrived);
+  }
+
+  // Tokens from `tokens` on become zeros: what lies there may be NaN.
+  __device__ __forceinline__ void widen(const std::byte* block, int tokens, Tile& to) const {
+    constexpr int kChunks = kDim / 16;
+    constexpr int kKeyStep = kGroupThreads / kChunks;
+    static_assert(kKeyStep % 8 == 0);
+    const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+    const int first_key = static_cast<int>(threadIdx.x) / kChunks;
+    // Eight threads write to two blocks of rows: in different banks, if those of the second block
+    // begin with their other half.
+    const bool swapped = chunk / 4 % 2 != 0;
+    const int place = chunk % 4 * 2;
+    const int first_place = ((place + (swapped ? 1 : 0)) ^ (first_key & 7)) * 8;
+    const int second_place = ((place + (swapped ? 0 : 1)) ^ (first_key & 7)) * 8;
+#pragma unroll 2
+    for (int key = first_key; key < kPageTokens; key += kKeyStep) {
+      uint4 first{};
+      uint4 second{};
+      if (key < tokens) {
+        const uint4 raw = *reinterpret_cast<const uint4*>(block + key * kDim + chunk * 16);
+        const KvScale<kDtype> scale(stored_scale(block, kDim, key, chunk * 16 / kKvScaleGroup));
+        first = widen_kv_to_bf16(swapped ? raw.z : raw.x, swapped ? raw.w : raw.y, scale);
+        second = widen_kv_to_bf16(swapped ? raw.x : raw.z, swapped ? raw.y : raw.w, scale);
+      }
+      *reinterpret_cast<uint4*>(&to[chunk / 4][key][first_place]) = first;
+      *reinterpret_cast<uint4*>(&to[chunk / 4][key][second_place]) = second;
+    }
+  }
+
+  // Afterwards one thread may tell that the tile is full, and may copy over the block.
+  __device__ __forceinline__ void finish() const {
+    publish_shared();
+    sync_threads(kWideners, kGroupThreads);
+  }
+
+  __device__ __forceinline__ void run() const {
+    const bool leads = threadIdx.x == 0;
+    const int count = tile.last_position / kPageTokens + 1;
+    const int32_t* const pages = pages_of(args.cache, args.step, tile.lane_start / args.step.width);
+    int next_page = 0;
+    if (leads) {
+      fetch(args.cache.k, pages[0], shared.k_block, &shared.k_arrived);
+      fetch(args.cache.v, pages[0], shared.v_block, &shared.v_arrived);
+    }
+    for (int page = 0; page < count; ++page) {
+      const int stage = page % kStages;
+      const int parity = page / kStages % 2;
+      const int tokens = tile.last_position + 1 - page * kPageTokens;
+      const bool more = leads && page + 1 < count;
+      if (more) next_page = pages[page + 1];
+      wait_barrier(&shared.k_arrived, page % 2);
+      wait_barrier(&shared.k_empty[stage], parity ^ 1);
+      widen(shared.k_block, tokens, shared.k[stage]);
+      finish();
+      if (leads) arrive(&shared.k_full[stage]);
+      if (more) fetch(args.cache.k, next_page, shared.k_block, &shared.k_arrived);
+      wait_barrier(&shared.v_arrived, page % 2);
+      wait_barrier(&shared.v_empty[stage], parity ^ 1);
+      widen(shared.v_block, tokens, shared.v[stage]);
+      finish();
+      if (leads) arrive(&shared.v_full[stage]);
+      if (more) fetch(args.cache.v, next_page, shared.v_block, &shared.v_arrived);
+    }
+  }
+};
 
 // One computing warpgroup's view of its tile.
 template <int kDim>
@@ -190,7 +285,8 @@ __device__ __forceinline__ void rescale_rows(const SoftmaxRows& softmax,
   }
 }
 
-template <int kDim>
+// kMayHoldNan: values beyond the last token are as they lie in the cache.
+template <int kDim, bool kMayHoldNan>
 __device__ __forceinline__ void consume(const PagedAttentionArgs& args, const QueryTile& tile,
                                         HopperShared<kDim>& shared, int groups) {
   Consumer<kDim> consumer(shared, groups, static_cast<int>(threadIdx.x) / kGroupThreads - 1);
@@ -239,7 +335,8 @@ __device__ __forceinline__ void consume(const PagedAttentionArgs& args, const Qu
     pack();
   }
   consumer.wait_values(count - 1);
-  consumer.clear_values(count - 1, tile.last_position + 1 - (count - 1) * kPageTokens);
+  if constexpr (kMayHoldNan)
+    consumer.clear_values(count - 1, tile.last_position + 1 - (count - 1) * kPageTokens);
   consumer.start_values(count - 1, weights, out);
   wait_products<0>();
   store_rows(args, tile, row, out, softmax);
@@ -272,7 +369,35 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     take_registers<240>();
     if (static_cast<int>(threadIdx.x) < (1 + groups) * kGroupThreads)
-      consume<kDim>(args, tile, shared, groups);
+      consume<kDim, true>(args, tile, shared, groups);
+  }
+#endif
+}
+
+template <int kDim, KvDtype kDtype>
+__global__ void __launch_bounds__(kThreads, 1)
+    quantised_prompt_attention_hopper(PagedAttentionArgs args, TileGrid grid) {
+#ifdef CONVOY_HOPPER_CODE
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<QuantisedShared<kDim, kDtype>*>(memory);
+  allow_dependents();
+  const int groups = static_cast<int>(blockIdx.x) < grid.whole ? 2 : 1;
+  if (threadIdx.x == 0) {
+    init_barrier(&shared.k_arrived, 1);
+    init_barrier(&shared.v_arrived, 1);
+  }
+  init_barriers<kDim>(shared, groups);
+  grid_dependency_wait();
+  const QueryTile tile = tile_of(args, grid, groups);
+  clear_dead_rows(args, tile, groups * kGroupRows, kThreads);
+  if (tile.rows <= 0) return;
+  if (threadIdx.x < kGroupThreads) {
+    give_registers<40>();
+    Widener<kDim, kDtype>{args, tile, shared}.run();
+  } else {
+    take_registers<232>();
+    if (static_cast<int>(threadIdx.x) < (1 + groups) * kGroupThreads)
+      consume<kDim, false>(args, tile, shared, groups);
   }
 #endif
 }
@@ -302,15 +427,7 @@ CUtensorMap tensor_map_of(void* plane, int head_dim) {
   return map;
 }
 
-template <int kDim>
-void launch_hopper(cudaStream_t stream, const PagedAttentionArgs& args) {
-  constexpr size_t kBytes = sizeof(HopperShared<kDim>);
-  static const bool kSized = [] {
-    CONVOY_CUDA(cudaFuncSetAttribute(prompt_attention_hopper<kDim>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    return true;
-  }();
-  (void)kSized;
+TileGrid grid_of(const PagedAttentionArgs& args) {
   const int rows = args.step.width * (args.heads / args.cache.kv_heads);
   TileGrid grid;
   grid.tiles_per_head = (rows + kRows - 1) / kRows;
@@ -319,11 +436,45 @@ void launch_hopper(cudaStream_t stream, const PagedAttentionArgs& args) {
   const int last_wave = tiles % attribute(cudaDevAttrMultiProcessorCount);
   const int halved = 2 * last_wave <= attribute(cudaDevAttrMultiProcessorCount) ? last_wave : 0;
   grid.whole = tiles - halved;
-  launch(prompt_attention_hopper<kDim>,
-         {.grid = dim3(static_cast<unsigned>(tiles + halved)),
+  grid.blocks = tiles + halved;
+  return grid;
+}
+
+template <typename... Parameters, typename... More>
+void launch_hopper(void (*kernel)(Parameters...), size_t shared_bytes, cudaStream_t stream,
+                   const PagedAttentionArgs& args, const More&... more) {
+  const TileGrid grid = grid_of(args);
+  launch(kernel,
+         {.grid = dim3(static_cast<unsigned>(grid.blocks)),
           .block = dim3(kThreads),
-          .shared_bytes = kBytes},
-         stream, args, grid, tensor_map_of(args.cache.k, kDim), tensor_map_of(args.cache.v, kDim));
+          .shared_bytes = shared_bytes},
+         stream, args, grid, more...);
+}
+
+template <auto kKernel>
+void allow_shared_bytes(size_t bytes) {
+  static const bool kSized = [bytes] {
+    CONVOY_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(bytes)));
+    return true;
+  }();
+  (void)kSized;
+}
+
+template <int kDim>
+void attend(cudaStream_t stream, const PagedAttentionArgs& args) {
+  with_kv_dtype(args.cache.dtype, [&](auto dtype) {
+    if constexpr (dtype == KvDtype::bf16) {
+      constexpr size_t kBytes = sizeof(HopperShared<kDim>);
+      allow_shared_bytes<prompt_attention_hopper<kDim>>(kBytes);
+      launch_hopper(prompt_attention_hopper<kDim>, kBytes, stream, args,
+                    tensor_map_of(args.cache.k, kDim), tensor_map_of(args.cache.v, kDim));
+    } else {
+      constexpr size_t kBytes = sizeof(QuantisedShared<kDim, dtype>);
+      allow_shared_bytes<quantised_prompt_attention_hopper<kDim, dtype>>(kBytes);
+      launch_hopper(quantised_prompt_attention_hopper<kDim, dtype>, kBytes, stream, args);
+    }
+  });
 }
 
 }  // namespace
@@ -335,10 +486,10 @@ bool has_hopper_attention(const PagedAttentionArgs& args) {
 
 void attend_prompt_hopper(cudaStream_t stream, const PagedAttentionArgs& args) {
   if (args.cache.head_dim == 128) {
-    launch_hopper<128>(stream, args);
+    attend<128>(stream, args);
   } else {
     CONVOY_CHECK_OP(args.cache.head_dim, ==, 256);
-    launch_hopper<256>(stream, args);
+    attend<256>(stream, args);
   }
 }
 

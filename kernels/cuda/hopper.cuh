@@ -59,6 +59,16 @@ __device__ __forceinline__ void copy_tensor_box(void* shared, const CUtensorMap*
       "l"(tensor), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier))
       : "memory");
 }
+/// Copies `bytes` from global to shared memory, all three multiples of 16; they count on the
+/// barrier.
+__device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes,
+                                          uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* tensor) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(tensor) : "memory");
 }

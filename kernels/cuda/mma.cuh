@@ -38,12 +38,15 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const
                : "memory");
 }
 
-/// 16 bytes from global to shared memory past L1; zeros when `valid` is false.
-__device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid = true) {
-  const int bytes = valid ? 16 : 0;
+/// The first `bytes` (0..16) of 16 from global to shared memory past L1, zeros after them.
+__device__ __forceinline__ void copy_async_first(void* shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                "l"(global), "r"(bytes)
                : "memory");
+}
+/// 16 bytes; zeros when `valid` is false.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid = true) {
+  copy_async_first(shared, global, valid ? 16 : 0);
 }
 /// The same for 4 bytes, through L1.
 __device__ __forceinline__ void copy_async_4(void* shared, const void* global, bool valid = true) {

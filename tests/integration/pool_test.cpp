@@ -218,7 +218,7 @@ TEST_F(PoolTest, JunkConnectionsHarmNobody) {
   up(1);
   const pid_t worker = await_state(1, "waiting").pid;
   const std::string hello_99("\x0A\x02\x08\x63", 4);  // ToWorker{hello{protocol_version: 99}}
-  const std::string good_hello("\x0A\x02\x08\x02", 4);
+  const std::string good_hello("\x0A\x02\x08\x03", 4);
   const std::string get_health("\x22\x00", 2);
   const std::vector<std::pair<const char*, std::string>> junk{
       {"nothing", ""},
@@ -252,6 +252,52 @@ TEST_F(PoolTest, JunkConnectionsHarmNobody) {
   down();
 }
 
+std::string number_field(int field, int value) {
+  return {static_cast<char>(field << 3), static_cast<char>(value)};
+}
+std::string bytes_field(int field, const std::string& bytes) {
+  std::string text{static_cast<char>(field << 3 | 2)};
+  if (bytes.size() > 127) text += static_cast<char>(bytes.size() % 128 | 0x80);
+  text += static_cast<char>(bytes.size() > 127 ? bytes.size() / 128 : bytes.size());
+  return text + bytes;
+}
+
+// Connects to a pool worker, has it load a layer with KV as `kv_dtype`, and gives what it answers
+// until it says an error.
+std::string answer_to_load(const std::filesystem::path& socket_path, int kv_dtype) {
+  const std::string plan = number_field(1, 1) + bytes_field(2, "cpu") + number_field(4, 1);
+  const std::string limits = number_field(1, 64) + number_field(2, 64) + number_field(3, 1) +
+                             number_field(4, 1) + number_field(6, kv_dtype);
+  const std::string load = bytes_field(1, bundled_model_path().native()) + bytes_field(2, plan) +
+                           bytes_field(3, limits) + number_field(4, 2);
+  const std::string bytes =
+      frame_of(std::string("\x0A\x02\x08\x03", 4)) + frame_of(bytes_field(2, load));
+  const UniqueFd fd = connect_to(socket_path);
+  EXPECT_EQ(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+  const timeval patience{5, 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  std::string answer;
+  char part[4096];
+  for (ssize_t got = 1; got > 0 && answer.find("devices") == std::string::npos;) {
+    got = ::recv(fd.get(), part, sizeof(part), 0);
+    if (got > 0) answer.append(part, static_cast<size_t>(got));
+  }
+  return answer;
+}
+
+TEST_F(PoolTest, AStageWithAKvDtypeThatItsDeviceLacksIsRefusedByName) {
+  up(1);
+  await_state(1, "waiting");
+  const auto socket = runtime / "p" / "stage-1.sock";
+  EXPECT_THAT(answer_to_load(socket, 3), ::testing::HasSubstr("KV dtype fp8 on cpu devices"));
+  await_state(1, "waiting");
+  EXPECT_THAT(answer_to_load(socket, 9), ::testing::HasSubstr("KV dtype 9 on cpu devices"));
+  await_state(1, "waiting");
+  EXPECT_EQ(run(attached({"-n", "4", "--kv-dtype", "int8"})).exit_code, 0);
+  down();
+}
+
 TEST_F(PoolTest, AVisitorThatSaysNothingKeepsTheWorkerOnlyForSeconds) {
   up(1);
   await_state(1, "waiting");
@@ -269,7 +315,7 @@ TEST_F(PoolTest, ANewcomerWaitsUntilTheLastRunIsPutAway) {
   up(1);
   await_state(1, "waiting");
   UniqueFd last = connect_to(runtime / "p" / "stage-1.sock");
-  const std::string bytes = frame_of(std::string("\x0A\x02\x08\x02", 4)) +
+  const std::string bytes = frame_of(std::string("\x0A\x02\x08\x03", 4)) +
                             frame_of(std::string("\x2A\x00", 2));  // Hello, Release
   ASSERT_EQ(::send(last.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));

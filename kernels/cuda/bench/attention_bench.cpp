@@ -1,6 +1,6 @@
 // How fast attention is at the shape of a 27B model (24 query heads, 4 KV heads of 256 values).
 //
-//   convoy_attention_bench
+//   convoy_cuda_attention_bench [bf16|int8|fp8 …]     how keys and values are stored (default: all)
 //
 // Prompt class: TFLOP/s of the causal products (4 heads dim per query and key it may read).
 // Generated class: microseconds of one layer's attention_inputs and paged_attention, replayed from
@@ -12,6 +12,8 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
@@ -25,7 +27,6 @@ constexpr int kHeads = 24;
 constexpr int kKvHeads = 4;
 constexpr int kDim = 256;
 constexpr ptrdiff_t kRow = ptrdiff_t{2 * kHeads + 2 * kKvHeads} * kDim;
-constexpr size_t kPageBytes = size_t{kKvHeads} * kPageTokens * kDim * 2;
 constexpr int kRounds = 7;
 
 template <typename T>
@@ -36,13 +37,13 @@ Buffer upload(Device& device, Stream& stream, const std::vector<T>& values) {
   return buffer;
 }
 
-// Random bf16 values in -1..1.
+// Random bf16 values in -1..1, no byte of which is NaN as e4m3.
 Buffer random_values(Device& device, Stream& stream, size_t count) {
   std::vector<uint16_t> block(size_t{1} << 20);
   uint32_t state = 1;
   for (uint16_t& value : block) {
     state = state * 1664525 + 1013904223;
-    value = static_cast<uint16_t>((state >> 31 << 15) | (0x3E00 + (state >> 16 & 0x17F)));
+    value = static_cast<uint16_t>((state >> 31 << 15) | (0x3E00 + (state >> 16 & 0x17E)));
   }
   Buffer buffer = device.allocate(count * 2, "bench");
   for (size_t at = 0; at < count; at += block.size()) {
@@ -73,8 +74,13 @@ double graph_ms(Device& device, Stream& stream, const std::function<void()>& wor
 
 // One layer after another, `layers` of them, whose pages lie in two large planes.
 struct Bench {
-  Bench(Device& d, Stream& s, int lanes, int width, int context, int layer_count, int row_tokens)
-      : device(d), stream(s), layers(layer_count) {
+  Bench(Device& d, Stream& s, KvDtype kv_dtype, int lanes, int width, int context, int layer_count,
+        int row_tokens)
+      : device(d),
+        stream(s),
+        dtype(kv_dtype),
+        page_bytes(kKvHeads * kv_block_bytes(kv_dtype, kDim)),
+        layers(layer_count) {
     const int pages_per_row = row_tokens / kPageTokens;
     const int used = (context + width + kPageTokens - 1) / kPageTokens;
     layer_pages = lanes * used;
@@ -89,7 +95,8 @@ struct Bench {
       const int position = context + c % width;
       rows.push_back({position, {position, position, position}, c / width, width, -1, -1});
     }
-    const auto values = static_cast<size_t>(layers * layer_pages) * kPageBytes / 2;
+    // Read as int8, e4m3 or scales they are numbers, too.
+    const auto values = static_cast<size_t>(layers * layer_pages) * page_bytes / 2;
     control = upload(device, stream, rows);
     tables = upload(device, stream, table);
     k = random_values(device, stream, values);
@@ -107,14 +114,14 @@ struct Bench {
   }
 
   KvPlanes planes(int layer) const {
-    const size_t at = static_cast<size_t>(layer % layers * layer_pages) * kPageBytes;
+    const size_t at = static_cast<size_t>(layer % layers * layer_pages) * page_bytes;
     return {k.as<std::byte>() + at,
             v.as<std::byte>() + at,
             tables.as<int32_t>(),
             pages_of_row,
             kKvHeads,
             kDim,
-            KvDtype::bf16};
+            dtype};
   }
 
   void inputs(int layer, PositionClass position_class) {
@@ -149,16 +156,18 @@ struct Bench {
 
   Device& device;
   Stream& stream;
+  KvDtype dtype;
+  size_t page_bytes;
   int layers, layer_pages, pages_of_row;
   Buffer control, tables, k, v, qkv, norm, inv_freq, axis, out, scratch;
   StepView view;
 };
 
-void bench_prompt(Device& device, Stream& stream) {
+void bench_prompt(Device& device, Stream& stream, KvDtype dtype) {
   constexpr int kChunk = 1024;
   for (const int context : {0, 1024, 4096, 16384, 65536}) {
     const int layers = context < 16384 ? 8 : 2;
-    Bench bench(device, stream, 1, kChunk, context, layers, context + kChunk);
+    Bench bench(device, stream, dtype, 1, kChunk, context, layers, context + kChunk);
     const double ms = graph_ms(device, stream, [&] {
       for (int layer = 0; layer < layers; ++layer) bench.attend(layer, PositionClass::prompt);
     });
@@ -166,14 +175,14 @@ void bench_prompt(Device& device, Stream& stream) {
       for (int layer = 0; layer < layers; ++layer) bench.inputs(layer, PositionClass::prompt);
     });
     const double pairs = double{kChunk} * context + double{kChunk} * (kChunk + 1) / 2;
-    std::printf("prompt    context %6d chunk %d: %9.1f us %6.1f TFLOP/s; inputs %6.1f us\n",
-                context, kChunk, ms / layers * 1e3, 4 * kHeads * kDim * pairs * layers / ms / 1e9,
-                inputs_ms / layers * 1e3);
+    std::printf("%s prompt    context %6d chunk %d: %9.1f us %6.1f TFLOP/s; inputs %6.1f us\n",
+                kv_dtype_name(dtype), context, kChunk, ms / layers * 1e3,
+                4 * kHeads * kDim * pairs * layers / ms / 1e9, inputs_ms / layers * 1e3);
     std::fflush(stdout);
   }
 }
 
-void bench_generated(Device& device, Stream& stream) {
+void bench_generated(Device& device, Stream& stream, KvDtype dtype) {
   constexpr int kRowTokens = 131072;
   struct Shape {
     int lanes, width, context;
@@ -183,9 +192,10 @@ void bench_generated(Device& device, Stream& stream) {
         Shape{16, 1, 511}, Shape{16, 1, 8191}, Shape{16, 1, 65535}, Shape{1, 4, 511},
         Shape{1, 4, 8191}, Shape{1, 16, 511}, Shape{1, 16, 8191}, Shape{4, 4, 8191},
         Shape{4, 16, 8191}}) {
-    const double bytes = 2.0 * shape.lanes * (shape.context + shape.width) * kKvHeads * kDim * 2;
+    const double bytes = 2.0 * shape.lanes * (shape.context + shape.width) * kKvHeads *
+                         static_cast<double>(kv_token_bytes(dtype, kDim));
     const int layers = std::clamp(static_cast<int>(300e6 / bytes), 2, 64);
-    Bench bench(device, stream, shape.lanes, shape.width, shape.context, layers, kRowTokens);
+    Bench bench(device, stream, dtype, shape.lanes, shape.width, shape.context, layers, kRowTokens);
     const auto us = [&](bool inputs, bool attend) {
       return graph_ms(device, stream,
                       [&] {
@@ -197,24 +207,27 @@ void bench_generated(Device& device, Stream& stream) {
              layers * 1e3;
     };
     const double attend = us(false, true);
-    std::printf("generated %2d lanes of %2d at %6d: %8.2f us %5.2f TB/s; with inputs %8.2f us\n",
-                shape.lanes, shape.width, shape.context + 1, attend, bytes / attend / 1e6,
-                us(true, true));
+    std::printf("%s generated %2d lanes of %2d at %6d: %8.2f us %5.2f TB/s; with inputs %8.2f us\n",
+                kv_dtype_name(dtype), shape.lanes, shape.width, shape.context + 1, attend,
+                bytes / attend / 1e6, us(true, true));
     std::fflush(stdout);
   }
 }
 
-void run() {
+void run(const std::set<std::string>& wanted) {
   const auto device = make_cuda_device({"cuda:0"});
   const auto stream = device->make_stream();
-  bench_prompt(*device, *stream);
-  bench_generated(*device, *stream);
+  for (const KvDtype dtype : {KvDtype::bf16, KvDtype::int8, KvDtype::fp8}) {
+    if (!wanted.empty() && !wanted.contains(kv_dtype_name(dtype))) continue;
+    bench_prompt(*device, *stream, dtype);
+    bench_generated(*device, *stream, dtype);
+  }
 }
 
 }  // namespace
 }  // namespace convoy
 
-int main() {
-  convoy::run();
+int main(int count, char** words) {
+  convoy::run({words + 1, words + count});
   return 0;
 }

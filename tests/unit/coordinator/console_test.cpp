@@ -37,6 +37,9 @@ TEST(FormatTable, RaggedAndEmptyRowsLeaveNoTrailingSpaces) {
 }
 
 TEST(FormatBytes, UnitsAndRounding) {
+  EXPECT_EQ(format_kv(3 << 20, "int8"), "3.0 MiB int8");
+  EXPECT_EQ(format_kv(0, "int8"), "0 B");
+  EXPECT_EQ(format_kv(512, ""), "512 B");
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(512), "512 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");

@@ -22,13 +22,14 @@ std::vector<int32_t> random_prompt(size_t length, unsigned seed) {
   return ids;
 }
 
-StagePipelineOptions options(std::vector<LayerRange> stages = {}, int lanes = 1,
-                             std::string instruction_set = "", int threads = 1) {
+StagePipelineOptions options_of(KvDtype kv_dtype, std::vector<LayerRange> stages = {},
+                                int lanes = 1, std::string instruction_set = "", int threads = 1) {
   return {.stages = std::move(stages),
           .limits = {.max_context_tokens = kContext,
                      .prefill_chunk_tokens = kContext,
                      .lanes = lanes,
-                     .page_groups = lanes * kContext / kPageTokens},
+                     .page_groups = lanes * kContext / kPageTokens,
+                     .kv_dtype = kv_dtype},
           .instruction_set = std::move(instruction_set),
           .threads = threads};
 }
@@ -58,16 +59,22 @@ std::vector<float> run(StagePipeline& model, const std::vector<int32_t>& prompt,
   return all;
 }
 
-class Determinism : public ::testing::Test {
+class Determinism : public ::testing::TestWithParam<KvDtype> {
  protected:
+  template <typename... More>
+  static StagePipelineOptions options(More... more) {
+    return options_of(GetParam(), std::move(more)...);
+  }
   static fs::path model_path() { return fs::path(CONVOY_SOURCE_DIR) / "models/convoy-stories"; }
   std::vector<float> reference(const std::vector<int32_t>& prompt) {
     StagePipeline model(model_path(), options());
     return run(model, prompt, kContext, 6);
   }
 };
+INSTANTIATE_TEST_SUITE_P(KvDtypes, Determinism, ::testing::Values(KvDtype::f32, KvDtype::int8),
+                         [](const auto& dtype) { return kv_dtype_name(dtype.param); });
 
-TEST_F(Determinism, ChunksOfEverySizeGiveTheSameBits) {
+TEST_P(Determinism, ChunksOfEverySizeGiveTheSameBits) {
   const auto prompt = random_prompt(301, 1);
   const auto wanted = reference(prompt);
   for (const size_t chunk : {64U, 128U, 192U, 256U}) {
@@ -76,7 +83,7 @@ TEST_F(Determinism, ChunksOfEverySizeGiveTheSameBits) {
   }
 }
 
-TEST_F(Determinism, SplitsGiveTheSameBits) {
+TEST_P(Determinism, SplitsGiveTheSameBits) {
   const auto prompt = random_prompt(130, 2);
   const auto wanted = reference(prompt);
   for (const auto& stages : {std::vector<LayerRange>{{0, 5}, {5, 9}, {9, 12}},
@@ -86,13 +93,14 @@ TEST_F(Determinism, SplitsGiveTheSameBits) {
   }
 }
 
-TEST_F(Determinism, ThreadsAndInstructionSetsGiveTheSameBits) {
+TEST_P(Determinism, ThreadsAndInstructionSetsGiveTheSameBits) {
   const auto prompt = random_prompt(70, 3);
   const auto wanted = reference(prompt);
   for (const char* set : {"scalar", "avx2", "avx512"}) {
     std::unique_ptr<StagePipeline> model;
     try {
-      model = std::make_unique<StagePipeline>(model_path(), options({}, 1, set, 2));
+      model = std::make_unique<StagePipeline>(model_path(),
+                                              options(std::vector<LayerRange>(), 1, set, 2));
     } catch (const std::exception&) {
       continue;  // this processor lacks it; the kernel tests say so
     }
@@ -103,7 +111,7 @@ TEST_F(Determinism, ThreadsAndInstructionSetsGiveTheSameBits) {
 }
 
 // Sixteen sequences of different lengths decode together and give what each gives alone.
-TEST_F(Determinism, LanesDoNotSeeEachOther) {
+TEST_P(Determinism, LanesDoNotSeeEachOther) {
   constexpr int kLanes = 16;
   constexpr int kTokens = 4;
   std::vector<std::vector<int32_t>> prompts;
@@ -115,7 +123,7 @@ TEST_F(Determinism, LanesDoNotSeeEachOther) {
     alone.push_back(run(model, prompts.back(), kContext, kTokens));
   }
 
-  StagePipeline model(model_path(), options({}, kLanes));
+  StagePipeline model(model_path(), options(std::vector<LayerRange>(), kLanes));
   std::vector<std::unique_ptr<Sequence>> owners;
   std::vector<Sequence*> sequences;
   std::vector<int32_t> next(kLanes);
