@@ -150,20 +150,30 @@ class ProbeEnd {
   }
   void open_gate() { futex_store_and_wake(gate(), gates_); }
 
-  // Notes when the stream gets here. Not with events: on one card their timestamps would make the
-  // two processes take turns.
+  // Whether a stream tells of each transfer that it received without more ado: a mark of its own
+  // would lie on the way that is measured.
+  bool words_tell() const { return enqueues() && options_.doorbell == LinkDoorbell::words; }
+
+  // Notes when the stream has received. Not with events: on one card their timestamps would make
+  // the two processes take turns.
   void mark(std::vector<Clock::time_point>& times) {
+    if (words_tell()) return;
     if (enqueues()) {
       stream_->write_value(progress(), ++marks_);
     } else {
       times.push_back(Clock::now());
     }
   }
-  // The moments of the last `count` marks, watched while the stream passes them.
-  void watch_marks(std::vector<Clock::time_point>& times, uint32_t count) {
+  // The moments of the last `count` transfers that were received or marks that were made, watched
+  // while the stream passes them.
+  void watch(std::vector<Clock::time_point>& times, uint32_t count) {
     if (!enqueues()) return;
-    for (uint32_t next = marks_ - count + 1; next != marks_ + 1; ++next) {
-      while (!counter_reached(std::atomic_ref(*progress()).load(std::memory_order_acquire), next)) {
+    const uint32_t last = words_tell() ? in_.next_transfer() : marks_;
+    for (uint32_t next = last - count + 1; next != last + 1; ++next) {
+      while (!counter_reached(words_tell()
+                                  ? in_.drained_word()
+                                  : std::atomic_ref(*progress()).load(std::memory_order_acquire),
+                              next)) {
       }
       times.push_back(Clock::now());
     }
@@ -177,14 +187,15 @@ class ProbeEnd {
       const int batch = std::min(kAhead, left);
       std::vector<Clock::time_point> times;
       close_gate();
-      mark(times);
+      if (!enqueues()) times.push_back(Clock::now());
       for (int i = 0; i < batch; ++i) {
         send(bytes);
         receive(kAckBytes);
         mark(times);
       }
       open_gate();
-      watch_marks(times, static_cast<uint32_t>(batch) + 1);
+      if (enqueues()) times.push_back(Clock::now());
+      watch(times, static_cast<uint32_t>(batch));
       stream_->synchronize();
       for (size_t i = 1; i < times.size(); ++i) {
         trips_us.push_back(

@@ -330,6 +330,10 @@ Result<StageLinkReceiver> StageLinkReceiver::open(SharedRegion& region,
   return StageLinkReceiver(region, options, device);
 }
 
+uint32_t StageLinkReceiver::drained_word() const {
+  return std::atomic_ref<uint32_t>(*drained()).load(std::memory_order_acquire);
+}
+
 Status StageLinkReceiver::check_received(const LinkExpectation& expected) const {
   LinkHeader header{};
   std::memcpy(&header, base_ + link_header_offset(expected.transfer), sizeof(header));

@@ -277,6 +277,9 @@ class StageLinkSender : public StageLinkEnd {
 /// As StageLinkSender.
 class StageLinkReceiver : public StageLinkEnd {
  public:
+  /// The word that tells the sender of free slots: the number after the last transfer whose payload
+  /// has left its slot. With LinkDoorbell::events it runs ahead of the device.
+  uint32_t drained_word() const;
   /// Checks the region against `options`. Errors name the field and both values.
   static Result<StageLinkReceiver> open(SharedRegion& region, const StageLinkOptions& options,
                                         Device* device = nullptr);
