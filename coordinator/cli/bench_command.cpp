@@ -13,6 +13,7 @@
 #include "coordinator/bench/bench_report.h"
 #include "coordinator/bench/bench_runner.h"
 #include "coordinator/bench/device_speed.h"
+#include "coordinator/bench/measured_speeds.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/console/output.h"
 #include "kernels/ops/step.h"
@@ -138,8 +139,8 @@ class BenchCommand : public Command {
       EngineFlags engine = flags_.engine;
       engine.devices = set;
       if (engine.max_context == 0) engine.max_context = longest();
+      engine.lanes = flags_.lanes;
       runs.push_back(resolve(engine, twins));
-      runs.back().lanes = flags_.lanes;
     }
     // A split counts for the sets with as many stages, if there is one.
     const auto matches = [](const RunOptions& run) {
@@ -193,7 +194,25 @@ class BenchCommand : public Command {
   BenchFlags flags_;
 };
 
+class MeasureDeviceCommand : public Command {
+ public:
+  explicit MeasureDeviceCommand(CLI::App& parent) {
+    app = parent.add_subcommand("measure-device", "What one device copies per second")->group("");
+    app->add_option("--device", device_)->required();
+    app->add_option("--parent", parent_pid_)->required();
+  }
+  int run() override { return run_speed_measurement(device_, parent_pid_); }
+
+ private:
+  std::string device_;
+  int parent_pid_ = 0;
+};
+
 }  // namespace
+
+std::unique_ptr<Command> add_measure_device_command(CLI::App& app) {
+  return std::make_unique<MeasureDeviceCommand>(app);
+}
 
 std::unique_ptr<Command> add_bench_command(CLI::App& app) {
   return std::make_unique<BenchCommand>(app);

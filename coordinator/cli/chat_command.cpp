@@ -165,8 +165,9 @@ class ChatCommand : public Command {
   }
 
   int run() override {
-    RunOptions options = resolve(flags_.engine, twins);
-    choose_prefix_cache(options, true);
+    EngineFlags engine = flags_.engine;
+    engine.several_prompts = true;
+    const RunOptions options = resolve(engine, twins);
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const Tokenizer tokenizer = load_tokenizer(options, "chat");
     const PromptBuilder prompts(tokenizer, options.model_directory);

@@ -34,6 +34,8 @@ std::unique_ptr<Command> add_health_command(CLI::App& app);
 std::unique_ptr<Command> add_probe_command(CLI::App& app);
 /// Hidden: one end of a probed pair.
 std::unique_ptr<Command> add_probe_end_command(CLI::App& app);
+/// Hidden: measures one device for --split-by speed.
+std::unique_ptr<Command> add_measure_device_command(CLI::App& app);
 std::unique_ptr<Command> add_state_command(CLI::App& app);
 std::unique_ptr<Command> add_tokenize_command(CLI::App& app);
 std::unique_ptr<Command> add_detokenize_command(CLI::App& app);

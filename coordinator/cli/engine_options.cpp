@@ -8,6 +8,7 @@
 
 #include "base/exit_code.h"
 #include "base/log.h"
+#include "coordinator/bench/measured_speeds.h"
 #include "coordinator/run/automatic_devices.h"
 #include "coordinator/run/device_memory.h"
 #include "kernels/ops/step.h"
@@ -128,8 +129,9 @@ void add_memory_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags&
                 ->check(CLI::IsMember({"auto", "memory", "weight", "speed"}))
                 ->capture_default_str(),
             "SPLIT_BY");
-  twins.add(command.add_option("--device-speed", flags.device_speed,
-                               "For --split-by speed: e.g. 0=3900,1=1200, in any one unit"),
+  twins.add(command.add_option(
+                "--device-speed", flags.device_speed,
+                "For --split-by speed: e.g. 0=3900,1=1200, in any one unit (default: measured)"),
             "DEVICE_SPEED");
   twins.add(command.add_option("--memory-limit", flags.memory_limit,
                                "Most that the run may take on a device, e.g. 0=20GiB,1=8GiB "
@@ -231,6 +233,16 @@ void resolve_memory(const EngineFlags& flags, const EnvironmentTwins& twins, Run
     options.kv_headroom_bytes = static_cast<uint64_t>(flags.kv_headroom_mib) << 20;
   options.kv_capacity_tokens = resolve_kv_capacity(flags.kv_capacity, twins);
   options.kv_dtype = parse_kv_dtype(flags.kv_dtype);
+}
+
+// Where a person did not choose: prompts of one run may begin alike, or there is only one.
+void resolve_prefix_cache(const EngineFlags& flags, RunOptions& options) {
+  const bool is_exact =
+      flags.prefix_cache == "exact" || (flags.prefix_cache == "auto" && flags.several_prompts);
+  if (is_exact) options.prefix_cache = PrefixCacheMode::exact;
+  if (flags.prefix_cache == "fast") options.prefix_cache = PrefixCacheMode::fast;
+  options.prefix_images = flags.prefix_images;
+  options.host_cache_bytes = static_cast<uint64_t>(flags.host_cache_gib * double{1 << 30});
 }
 
 }  // namespace
@@ -348,15 +360,15 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
     options.stage_layers =
         parse_stage_layers(flags.stage_layers, twins.source_of("--stage-layers"));
   resolve_memory(flags, twins, options);
-  if (flags.prefix_cache == "off") options.prefix_cache = PrefixCacheMode::off;
-  if (flags.prefix_cache == "exact") options.prefix_cache = PrefixCacheMode::exact;
-  if (flags.prefix_cache == "fast") options.prefix_cache = PrefixCacheMode::fast;
-  options.prefix_images = flags.prefix_images;
-  options.host_cache_bytes = static_cast<uint64_t>(flags.host_cache_gib * double{1 << 30});
+  resolve_prefix_cache(flags, options);
   options.max_context_tokens = flags.max_context;
   options.prefill_chunk_tokens = flags.prefill_chunk;
   options.attach = flags.attach;
+  options.lanes = flags.lanes;
   if (options.devices.empty()) options.devices = automatic_devices(options);
+  if (options.split_by == SplitBy::speed && flags.device_speed.empty())
+    options.device_speeds =
+        measure_speeds(options.devices, program_directory() / "convoy-coordinator");
   options.threads = flags.threads;
   options.cuda_graphs = !flags.no_cuda_graph;
   check_kv_dtype(options, twins);

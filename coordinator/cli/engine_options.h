@@ -47,6 +47,9 @@ struct EngineFlags {
   int prefix_images = 8;
   double host_cache_gib = 0;
   std::string kv_dtype = "auto";
+  /// Not typed as such: what the command knows of its prompts before any is read.
+  int lanes = 1;
+  bool several_prompts = false;
   int max_context = 0;
   int prefill_chunk = 512;
   int threads = 0;

@@ -161,8 +161,10 @@ class GenerateCommand : public Command {
   bool json() const override { return flags_.json; }
 
   int run() override {
-    RunOptions options = resolve(flags_.engine, twins);
-    choose_prefix_cache(options, parallel_->count() > 0);
+    EngineFlags engine = flags_.engine;
+    engine.several_prompts = parallel_->count() > 0;
+    if (engine.several_prompts) engine.lanes = flags_.parallel;
+    RunOptions options = resolve(engine, twins);
     if (parallel_->count() > 0) return run_batch(options);
     const bool needs_text = ids_->count() + messages_->count() + load_state_->count() == 0;
     const std::string prompt = needs_text ? prompt_text() : "";

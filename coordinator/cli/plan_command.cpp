@@ -103,19 +103,18 @@ class PlanCommand : public Command {
     twins.add(app->add_option("--attach", flags_.attach,
                               "Plan for the stages of this pool after the first"),
               "ATTACH");
-    twins.add(
-        app->add_option("--parallel", parallel_, "Sequences at a time, as for generate --parallel")
-            ->check(CLI::Range(1, kMaxLanes))
-            ->capture_default_str(),
-        "PARALLEL");
+    twins.add(app->add_option("--parallel", flags_.lanes,
+                              "Sequences at a time, as for generate --parallel")
+                  ->check(CLI::Range(1, kMaxLanes))
+                  ->capture_default_str(),
+              "PARALLEL");
     add_runtime_dir_option(*app, twins, flags_.runtime_dir);
     app->add_flag("--json", json_, "Print one JSON object");
   }
   bool json() const override { return json_; }
   int run() override {
-    RunOptions options = resolve(flags_, twins);
-    options.lanes = parallel_;
-    choose_prefix_cache(options, parallel_ > 1);
+    flags_.several_prompts = flags_.lanes > 1;
+    const RunOptions options = resolve(flags_, twins);
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const ModelConfig& config = checkpoint.config();
     const PlanRequest request = plan_request(config, options);
@@ -129,7 +128,6 @@ class PlanCommand : public Command {
 
  private:
   EngineFlags flags_;
-  int parallel_ = 1;
   bool json_ = false;
 };
 

@@ -82,7 +82,8 @@ int run_convoy(int argc, char** argv) {
   for (const auto add :
        {add_generate_command, add_chat_command, add_plan_command, add_bench_command, add_up_command,
         add_down_command, add_health_command, add_state_command, add_probe_command,
-        add_probe_end_command, add_tokenize_command, add_detokenize_command}) {
+        add_probe_end_command, add_measure_device_command, add_tokenize_command,
+        add_detokenize_command}) {
     commands.push_back(add(app));
   }
   // CLI11 would only say that a command is missing.

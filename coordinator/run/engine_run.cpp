@@ -52,7 +52,7 @@ EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, in
   start_workers(options);
   load(options, checkpoint, token_ids, display);
   connect(checkpoint.config(), options);
-  open_admission(checkpoint.config(), options.prefix_cache.value_or(PrefixCacheMode::off));
+  open_admission(checkpoint.config(), options.prefix_cache);
   health_.set_state(proto::StageHealth::READY);
   load_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
 }

@@ -37,8 +37,8 @@ struct RunOptions {
   std::optional<SplitBy> split_by;  ///< nothing: by weight on CPU devices, by memory on others
   std::vector<DeviceValue<uint64_t>> memory_limits;
   std::vector<DeviceValue<double>> device_speeds;
-  std::optional<uint64_t> kv_headroom_bytes;    ///< nothing: the default of the devices' kind
-  std::optional<PrefixCacheMode> prefix_cache;  ///< nothing: as the command has use for it
+  std::optional<uint64_t> kv_headroom_bytes;  ///< nothing: the default of the devices' kind
+  PrefixCacheMode prefix_cache = PrefixCacheMode::off;
   int prefix_images = 8;
   uint64_t host_cache_bytes = 0;  ///< of all stages together
   int threads = 0;
@@ -54,12 +54,6 @@ struct RunOptions {
 };
 
 inline constexpr int kDefaultContextTokens = 8192;
-
-/// Where a person did not choose: prompts of one run may begin alike, or there is only one.
-inline void choose_prefix_cache(RunOptions& options, bool several_prompts) {
-  if (!options.prefix_cache)
-    options.prefix_cache = several_prompts ? PrefixCacheMode::exact : PrefixCacheMode::off;
-}
 
 /// The folder of the pool that `options.attach` names.
 std::filesystem::path pool_directory(const RunOptions& options);

@@ -53,10 +53,7 @@ std::vector<uint64_t> speeds_of_run(const std::vector<DeviceSpec>& devices,
   const auto given = values_of(devices, options.device_speeds, "--device-speed");
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!given[i]) {
-      throw UsageError(
-          fmt::format("--split-by speed needs a --device-speed of {}; convoy bench "
-                      "measures what a device copies per second",
-                      devices[i].id));
+      throw UsageError(fmt::format("--device-speed does not name {}", devices[i].id));
     }
     speeds.push_back(static_cast<uint64_t>(std::max(1.0, *given[i] * kSteps)));
   }
@@ -95,8 +92,7 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
   }
   request.prefill_chunk_tokens = options.prefill_chunk_tokens;
   request.lanes = options.lanes;
-  if (options.prefix_cache.value_or(PrefixCacheMode::off) != PrefixCacheMode::off)
-    request.image_slots = options.prefix_images;
+  if (options.prefix_cache != PrefixCacheMode::off) request.image_slots = options.prefix_images;
   request.host_cache_bytes = options.host_cache_bytes;
   request.kv_dtype = options.kv_dtype;
   request.stage_layers = options.stage_layers;

@@ -181,13 +181,29 @@ TEST_F(PlanTest, RefusesBadMemoryOptionsByName) {
   refused({"--kv-capacity", "640", "-c", "641"}, "--max-context 641");
   refused({"--kv-headroom-mib", "-1"}, "--kv-headroom-mib");
   refused({"--split-by", "luck"}, "luck");
-  refused({"--split-by", "speed"}, "--device-speed");
   refused({"--device-speed", "cpu=1"}, "--split-by speed");
   ProgramCall twin = plan(on(1));
   twin.environment["CONVOY_MEMORY_LIMIT"] = "cpu=much";
   const Ended ended = run(twin);
   EXPECT_EXIT_CODE(ended, 2);
   EXPECT_THAT(ended.err, HasSubstr("CONVOY_MEMORY_LIMIT"));
+}
+
+TEST_F(PlanTest, SpeedsThatNobodyGaveAreMeasuredOncePerDevice) {
+  const auto logs = [] {
+    int count = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::filesystem::temp_directory_path()))
+      count += entry.path().filename().native().starts_with("convoy-speed-") ? 1 : 0;
+    return count;
+  };
+  const Ended measured = run(plan(on(3, {"--split-by", "speed"})));
+  EXPECT_EXIT_CODE(measured, 0);
+  EXPECT_THAT(measured.err, ::testing::ContainsRegex("^cpu copies [1-9][0-9]* GB/s\n$"));
+  const Ended given = run(plan(on(3, {"--split-by", "speed", "--device-speed", "cpu=5"})));
+  EXPECT_EQ(given.out, measured.out) << "all stages are as fast";
+  EXPECT_EQ(given.err, "");
+  EXPECT_EQ(logs(), 0);
 }
 
 TEST_F(PlanTest, WithoutGpusAutoIsOneCpuStage) {

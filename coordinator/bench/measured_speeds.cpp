@@ -1,0 +1,108 @@
+#include "coordinator/bench/measured_speeds.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+#include <utility>
+
+#include "base/exit_code.h"
+#include "base/unique_fd.h"
+#include "coordinator/bench/device_speed.h"
+#include "coordinator/workers/child_process.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int kOutputFd = 3;
+constexpr int kEndMs = 10'000;
+
+// The child's stderr, gone with this object.
+struct Log {
+  fs::path path = fs::temp_directory_path() / fmt::format("convoy-speed-{}.log", ::getpid());
+  Log() = default;
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  ~Log() {
+    std::error_code ignored;
+    fs::remove(path, ignored);
+  }
+  std::string last_line() const {
+    std::ifstream in(path);
+    std::string last;
+    for (std::string line; std::getline(in, line);) last = line;
+    return last;
+  }
+};
+
+std::string read_to_end(int fd) {
+  std::string text;
+  std::array<char, 256> bytes{};
+  for (ssize_t got = 0; (got = ::read(fd, bytes.data(), bytes.size())) != 0;) {
+    if (got < 0 && errno != EINTR) break;
+    if (got > 0) text.append(bytes.data(), static_cast<size_t>(got));
+  }
+  return text;
+}
+
+double measure(const std::string& device, const fs::path& program) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw StartError(fmt::format("pipe: {}", std::strerror(errno)));
+  const UniqueFd reads(ends[0]);
+  UniqueFd writes(ends[1]);
+  const Log log;
+  ChildProcess process = ChildProcess::spawn(
+      {.program = program,
+       .arguments = {"measure-device", "--device=" + device,
+                     fmt::format("--parent={}", ::getpid())},
+       .descriptors = {writes.get()},
+       .stderr_log = log.path});
+  writes.reset();
+  const std::string said = read_to_end(reads.get());
+  const auto exit = process.reap_for(kEndMs);
+  double speed = 0;
+  const auto parsed = std::from_chars(said.data(), said.data() + said.size(), speed);
+  if (parsed.ec != std::errc() || speed <= 0) {
+    throw StartError(fmt::format("measuring {}: the process {}: {}", device,
+                                 exit ? describe(*exit) : "does not end", log.last_line()));
+  }
+  return speed;
+}
+
+}  // namespace
+
+std::vector<DeviceValue<double>> measure_speeds(const std::vector<DeviceSpec>& devices,
+                                                const fs::path& program) {
+  std::vector<DeviceValue<double>> speeds;
+  for (const DeviceSpec& device : devices) {
+    const bool known = std::any_of(speeds.begin(), speeds.end(), [&](const auto& speed) {
+      return speed.device.id == device.id;
+    });
+    if (known) continue;
+    speeds.push_back({device, measure(device.id, program) * 1e-9});
+    fmt::print(stderr, "{} copies {:.0f} GB/s\n", device.id, speeds.back().value);
+  }
+  return speeds;
+}
+
+int run_speed_measurement(const std::string& device, int parent_pid) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent_pid) return static_cast<int>(ExitCode::engine_died);
+  const std::string text = fmt::format("{}", measure_device(device, 0).copy_bytes_per_s);
+  const ssize_t written = ::write(kOutputFd, text.data(), text.size());
+  return static_cast<int>(written == static_cast<ssize_t>(text.size()) ? ExitCode::done
+                                                                       : ExitCode::start_failed);
+}
+
+}  // namespace convoy
