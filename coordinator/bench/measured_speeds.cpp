@@ -62,12 +62,11 @@ double measure(const std::string& device, const fs::path& program) {
   const UniqueFd reads(ends[0]);
   UniqueFd writes(ends[1]);
   const Log log;
-  ChildProcess process = ChildProcess::spawn(
-      {.program = program,
-       .arguments = {"measure-device", "--device=" + device,
-                     fmt::format("--parent={}", ::getpid())},
-       .descriptors = {writes.get()},
-       .stderr_log = log.path});
+  ChildProcess process = ChildProcess::spawn({.program = program,
+                                              .arguments = {"measure-device", "--device=" + device,
+                                                            fmt::format("--parent={}", ::getpid())},
+                                              .descriptors = {writes.get()},
+                                              .stderr_log = log.path});
   writes.reset();
   const std::string said = read_to_end(reads.get());
   const auto exit = process.reap_for(kEndMs);
@@ -86,9 +85,8 @@ std::vector<DeviceValue<double>> measure_speeds(const std::vector<DeviceSpec>& d
                                                 const fs::path& program) {
   std::vector<DeviceValue<double>> speeds;
   for (const DeviceSpec& device : devices) {
-    const bool known = std::any_of(speeds.begin(), speeds.end(), [&](const auto& speed) {
-      return speed.device.id == device.id;
-    });
+    const bool known = std::any_of(speeds.begin(), speeds.end(),
+                                   [&](const auto& speed) { return speed.device.id == device.id; });
     if (known) continue;
     speeds.push_back({device, measure(device.id, program) * 1e-9});
     fmt::print(stderr, "{} copies {:.0f} GB/s\n", device.id, speeds.back().value);

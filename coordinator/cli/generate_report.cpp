@@ -74,9 +74,9 @@ json::object answer_json(const GenerationResult& result, const GenerationRequest
   return object;
 }
 
-// Nothing where no cache was asked for anything.
+// Nothing where nothing was kept.
 std::string cache_line(const proto::PrefixCacheHealth& cache) {
-  if (cache.lookups() == 0) return "";
+  if (cache.hits() + cache.prefixes() == 0) return "";
   return fmt::format(
       "prefix cache: {} of {} prompts hit, {} tokens; {} prefixes in {}, {} gave way{}\n",
       cache.hits(), cache.lookups(), cache.hit_tokens(), cache.prefixes(),
