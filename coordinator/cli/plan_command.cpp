@@ -29,7 +29,22 @@ std::string device_lines(const StagePlan& plan) {
   return lines;
 }
 
-std::string plan_table(const StagePlan& plan, const Verdict& verdict) {
+// What the prefix cache has on the devices, out of "state", and in host memory.
+std::string prefix_line(const ModelConfig& config, const StageLimits& limits) {
+  if (limits.image_slots == 0) return "";
+  const LayerRange all{0, config.num_layers};
+  const uint64_t image = state_image_bytes(config, all);
+  const uint64_t page_group = page_group_bytes(config, all, limits.kv_dtype);
+  std::string line =
+      fmt::format("prefix cache: {} images of {}", limits.image_slots, format_bytes(image));
+  if (limits.host_slots > 0) {
+    line += fmt::format("; in host memory {} more and {} page groups of {}", limits.host_slots,
+                        limits.host_pages, format_bytes(page_group));
+  }
+  return line + "\n";
+}
+
+std::string plan_table(const ModelConfig& config, const StagePlan& plan, const Verdict& verdict) {
   std::vector<std::vector<std::string>> rows{{"stage", "device", "layers", "weights", "kv", "state",
                                               "workspace", "link", "runtime", "total"}};
   for (const StageAssignment& s : plan.stages) {
@@ -44,7 +59,7 @@ std::string plan_table(const StagePlan& plan, const Verdict& verdict) {
          fmt::format("context {} tokens in {} page groups of {}, KV as {}; prefill chunk {}\n",
                      plan.limits.max_context_tokens, plan.limits.page_groups, kPageTokens,
                      kv_dtype_name(plan.limits.kv_dtype), plan.limits.prefill_chunk_tokens) +
-         device_lines(plan) +
+         prefix_line(config, plan.limits) + device_lines(plan) +
          (verdict.refusal.empty()
               ? fmt::format("fits; the largest context that fits is {} tokens\n",
                             verdict.largest_context_tokens)
@@ -87,6 +102,9 @@ std::string plan_json(const StagePlan& plan, const Verdict& verdict) {
                           {"page_tokens", kPageTokens},
                           {"page_groups", plan.limits.page_groups},
                           {"kv_dtype", kv_dtype_name(plan.limits.kv_dtype)},
+                          {"prefix_images", plan.limits.image_slots},
+                          {"host_images", plan.limits.host_slots},
+                          {"host_page_groups", plan.limits.host_pages},
                           {"prefill_chunk", plan.limits.prefill_chunk_tokens},
                           {"stages", stages},
                           {"devices", devices}}) +
@@ -122,7 +140,7 @@ class PlanCommand : public Command {
     const Verdict verdict{plan.fits() ? "" : plan_refusal(config, request, plan),
                           largest_context_tokens(config, request)};
     [[maybe_unused]] const WriteResult written =
-        write_stdout(json_ ? plan_json(plan, verdict) : plan_table(plan, verdict));
+        write_stdout(json_ ? plan_json(plan, verdict) : plan_table(config, plan, verdict));
     return static_cast<int>(plan.fits() ? ExitCode::done : ExitCode::start_failed);
   }
 

@@ -224,6 +224,13 @@ TEST_F(PrefixTest, ASinglePromptKeepsNothingAndPlansNothingForIt) {
   EXPECT_EQ(state_bytes({"--parallel", "2"}), lanes * 12 / 4);
   EXPECT_EQ(state_bytes({"--parallel", "2", "--prefix-images", "2"}), lanes * 6 / 4);
   EXPECT_EQ(state_bytes({}), lanes / 2);
+  // Half of the host memory is for images.
+  const Ended plan = run(convoy({"plan", "-m", bundled_model_path().native(), "--devices", "cpu",
+                                 "--prefix-cache", "exact", "--host-cache-gib", "0.02"}));
+  const int64_t image = lanes / 4;
+  EXPECT_THAT(plan.out, HasSubstr("prefix cache: 8 images of "));
+  EXPECT_THAT(plan.out,
+              HasSubstr("in host memory " + std::to_string((int64_t{1} << 30) / 100 / image)));
 }
 
 TEST_F(PrefixTest, BadFlagsAreUsageErrors) {
