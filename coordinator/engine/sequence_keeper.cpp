@@ -66,6 +66,7 @@ Result<AdmittedSequence> SequenceKeeper::admit(int row, int max_tokens, const Ke
   admitted.sequence = std::make_unique<Sequence>(engine_.pages(), row, max_tokens,
                                                  std::move(reserved.value().pages));
   if (!cache_ || prompt.ids.empty()) return admitted;
+  cache_->count(hit);
   if (hit.tokens > 0) {
     if (Status status = engine_.adopt(*admitted.sequence, hit); !status)
       return Error{status.error()};

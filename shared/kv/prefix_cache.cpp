@@ -48,7 +48,6 @@ PrefixCache::Block PrefixCache::block_of(std::span<const int32_t> ids, int index
 }
 
 PrefixHit PrefixCache::find(std::span<const int32_t> ids) {
-  ++stats_.lookups;
   spared_ = nullptr;
   PrefixHit hit;
   std::vector<Node*> path;
@@ -72,9 +71,13 @@ PrefixHit PrefixCache::find(std::span<const int32_t> ids) {
   hit.tokens = static_cast<int>(depth) * kPageTokens;
   hit.state_slot = best->image;
   for (size_t i = 0; i < depth; ++i) hit.pages.push_back(path[i]->page);
-  ++stats_.hits;
-  stats_.hit_tokens += static_cast<uint64_t>(hit.tokens);
   return hit;
+}
+
+void PrefixCache::count(const PrefixHit& hit) {
+  ++stats_.lookups;
+  stats_.hits += hit.tokens > 0 ? 1 : 0;
+  stats_.hit_tokens += static_cast<uint64_t>(hit.tokens);
 }
 
 bool PrefixCache::has_image(std::span<const int32_t> ids, int tokens) const {
@@ -213,7 +216,26 @@ void PrefixCache::give_back(int32_t slot) {
   free_slots_.push_back(slot);
 }
 
+// Page groups that nobody but the cache owns and the prefix found last does not need.
+int PrefixCache::reclaimable_pages() const {
+  const auto is_own = [&](const Node* node) {
+    return node->page >= 0 && pool_.owners(node->page) == 1;
+  };
+  int count = 0;
+  std::vector<const Node*> nodes{&root_};
+  while (!nodes.empty()) {
+    const Node* const node = nodes.back();
+    nodes.pop_back();
+    count += is_own(node) ? 1 : 0;
+    for (const auto& [block, child] : node->children) nodes.push_back(child.get());
+  }
+  if (spared_ == nullptr || spared_->image < 0) return count;
+  for (const Node* n = spared_; n != &root_; n = n->parent) count -= is_own(n) ? 1 : 0;
+  return count;
+}
+
 void PrefixCache::make_room(int count) {
+  if (pool_.free() >= count || pool_.free() + reclaimable_pages() < count) return;
   while (pool_.free() < count) {
     Node* const least = least_used(by_slot_);
     if (least == nullptr) return;

@@ -81,6 +81,8 @@ class PrefixCache {
   /// The longest prefix of `ids` that leaves at least one token to compute. One in host memory is
   /// brought back, if there is room for it.
   PrefixHit find(std::span<const int32_t> ids);
+  /// The prompt of this hit, or of none, runs: statistics count it.
+  void count(const PrefixHit& hit);
   /// Whether there is an image on the devices after the first `tokens` of `ids`.
   bool has_image(std::span<const int32_t> ids, int tokens) const;
 
@@ -88,7 +90,8 @@ class PrefixCache {
   /// given out. It is the caller's until insert() or give_back().
   std::optional<int32_t> take_slot();
   void give_back(int32_t slot);
-  /// Until `count` page groups are free in the pool or nothing is left that could make room.
+  /// Until `count` page groups are free in the pool. Where not even everything else would make
+  /// enough room it stays as it is.
   void make_room(int count);
   /// Takes the images of a prompt in, and the page groups that lead to them; `pages`: of the
   /// prompt's blocks. What the tree has already stays as it is.
@@ -131,6 +134,7 @@ class PrefixCache {
   void drop_host_image(Node* node);
   void prune(Node* node);
   int missing_host_pages(const Node* node) const;
+  int reclaimable_pages() const;
 
   PagePool& pool_;
   PrefixCacheLayout layout_;

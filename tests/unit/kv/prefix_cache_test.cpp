@@ -69,6 +69,8 @@ TEST_F(PrefixCacheTest, FindsTheDeepestImageThatLeavesATokenToCompute) {
   EXPECT_EQ(none.tokens, 0);
   EXPECT_EQ(none.state_slot, -1);
   EXPECT_TRUE(none.pages.empty());
+  EXPECT_EQ(cache_.stats().lookups, 0U) << "nobody said that these prompts run";
+  for (const PrefixHit& hit : {whole, itself, branch, none}) cache_.count(hit);
   EXPECT_EQ(cache_.stats().lookups, 4U);
   EXPECT_EQ(cache_.stats().hits, 3U);
   EXPECT_EQ(cache_.stats().hit_tokens, 192U + 64 + 64);
@@ -136,12 +138,27 @@ TEST_F(PrefixCacheTest, MakesRoomUntilEnoughIsFreeAndSparesWhatWasFoundLast) {
   EXPECT_EQ(cache_.stats().images, 2) << "enough was free";
   cache_.make_room(kPages - 4);
   EXPECT_EQ(pool_.free(), kPages - 2);
-  cache_.make_room(kPages);
+  cache_.make_room(kPages - 1);
   EXPECT_EQ(pool_.free(), kPages - 2) << "what was found last stays";
   (void)cache_.find(prompt_of({9}, 1));
   cache_.make_room(kPages);
   EXPECT_EQ(pool_.free(), kPages);
   EXPECT_EQ(cache_.stats().pages, 0);
+}
+
+TEST_F(PrefixCacheTest, NothingMakesRoomWhereAllOfItWouldNotBeEnough) {
+  keep({1, 2}, 0, {128});
+  keep({3}, 0, {64});
+  const Pages running(pool_, kPages - 10);
+  const PrefixHit shared = cache_.find(prompt_of({1, 2}, 1));
+  for (const int32_t page : shared.pages) pool_.share(page);  // a sequence that runs
+  (void)cache_.find(prompt_of({9}, 1));
+  EXPECT_EQ(pool_.free(), 7);
+  cache_.make_room(9);
+  EXPECT_EQ(cache_.stats().images, 2) << "only one page group is the cache's alone";
+  cache_.make_room(8);
+  EXPECT_EQ(pool_.free(), 8);
+  for (const int32_t page : shared.pages) pool_.release(page);
 }
 
 TEST_F(PrefixCacheTest, SlotsThatAreGivenOutAreNobodyElses) {
