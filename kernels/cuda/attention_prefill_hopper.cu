@@ -3,43 +3,16 @@
 // warpgroup's scores of the next page and its weighted values of this one are computed while it
 // turns scores into weights. Tiles that would leave many multiprocessors idle at the end are
 // halved: those blocks have one computing warpgroup.
-//
-// Quantised keys and values arrive as they are stored, a page of each ahead, and the third
-// warpgroup makes them bf16 where the copy engine would have put them.
 #include "base/check.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_hopper_pages.cuh"
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/driver_calls.h"
 #include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/kv_dtype.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace convoy::cuda {
 namespace {
-
-constexpr int kGroupRows = 64;
-constexpr int kRows = 2 * kGroupRows;
-constexpr int kGroupThreads = 128;
-constexpr int kThreads = 3 * kGroupThreads;
-constexpr int kStages = 2;
-// Values of one 128-byte row of what the matrix instructions read.
-constexpr int kBlockDim = 64;
-
-template <int kDim>
-struct HopperShared {
-  __nv_bfloat16 q[kDim / kBlockDim][kRows][kBlockDim];
-  __nv_bfloat16 k[kStages][kDim / kBlockDim][kPageTokens][kBlockDim];
-  __nv_bfloat16 v[kStages][kDim / kBlockDim][kPageTokens][kBlockDim];
-  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-};
-
-/// Quantised: what has arrived of the next keys and values.
-template <int kDim, KvDtype kDtype>
-struct QuantisedShared : HopperShared<kDim> {
-  alignas(128) std::byte k_block[kv_block_bytes(kDtype, kDim)];
-  alignas(128) std::byte v_block[kv_block_bytes(kDtype, kDim)];
-  uint64_t k_arrived, v_arrived;
-};
 
 // How the grid is cut: blocks below `whole` take a tile each, the others half a tile.
 struct TileGrid {
@@ -51,7 +24,6 @@ struct TileGrid {
 #ifdef CONVOY_HOPPER_CODE
 
 constexpr int kBothGroups = 3;  // named barrier of the two computing warpgroups
-constexpr int kWideners = 4;    // of the third one
 
 // A block's part of the grid; later rows have more to read and go first.
 __device__ __forceinline__ QueryTile tile_of(const PagedAttentionArgs& args, const TileGrid& grid,
@@ -66,128 +38,6 @@ __device__ __forceinline__ QueryTile tile_of(const PagedAttentionArgs& args, con
   return make_tile(args, head / args.cache.kv_heads, head % args.cache.kv_heads, first_row,
                    groups * kGroupRows);
 }
-
-template <int kDim>
-__device__ void init_barriers(HopperShared<kDim>& shared, int groups) {
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      init_barrier(&shared.k_full[stage], 1);
-      init_barrier(&shared.v_full[stage], 1);
-      init_barrier(&shared.k_empty[stage], groups * kGroupThreads / 32);
-      init_barrier(&shared.v_empty[stage], groups * kGroupThreads / 32);
-    }
-    publish_barriers();
-  }
-  __syncthreads();
-}
-
-// One warp brings in every page that the tile reads.
-template <int kDim>
-__device__ void produce(const PagedAttentionArgs& args, const QueryTile& tile,
-                        const CUtensorMap* keys, const CUtensorMap* values,
-                        HopperShared<kDim>& shared) {
-  constexpr int kPageBytes = kPageTokens * kDim * static_cast<int>(sizeof(__nv_bfloat16));
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int count = tile.last_position / kPageTokens + 1;
-  const int32_t* const pages = pages_of(args.cache, args.step, tile.lane_start / args.step.width);
-  for (int first = 0; first < count; first += 32) {
-    const int page_of_lane = first + lane < count ? pages[first + lane] : 0;
-    for (int i = 0; i < min(32, count - first); ++i) {
-      const int page = __shfl_sync(~0U, page_of_lane, i);
-      const int stage = (first + i) % kStages;
-      const int parity = (first + i) / kStages % 2;
-      if (lane != 0) continue;
-      const int row = (page * args.cache.kv_heads + tile.kv_head) * kPageTokens;
-      wait_barrier(&shared.k_empty[stage], parity ^ 1);
-      arrive_expecting(&shared.k_full[stage], kPageBytes);
-      copy_tensor_box(shared.k[stage], keys, 0, row, 0, &shared.k_full[stage]);
-      wait_barrier(&shared.v_empty[stage], parity ^ 1);
-      arrive_expecting(&shared.v_full[stage], kPageBytes);
-      copy_tensor_box(shared.v[stage], values, 0, row, 0, &shared.v_full[stage]);
-    }
-  }
-}
-
-// What the third warpgroup does with quantised pages: copies them and makes them bf16.
-template <int kDim, KvDtype kDtype>
-struct Widener {
-  using Tile = __nv_bfloat16[kDim / kBlockDim][kPageTokens][kBlockDim];
-
-  const PagedAttentionArgs& args;
-  const QueryTile& tile;
-  QuantisedShared<kDim, kDtype>& shared;
-
-  __device__ __forceinline__ void fetch(void* plane, int page, std::byte* to,
-                                        uint64_t* arrived) const {
-    constexpr int kBytes = static_cast<int>(kv_block_bytes(kDtype, kDim));
-    arrive_expecting(arrived, kBytes);
-    copy_bulk(to, kv_block<kDtype>(args.cache, plane, page, tile.kv_head), kBytes, arrived);
-  }
-
-  // Tokens from `tokens` on become zeros: what lies there may be NaN.
-  __device__ __forceinline__ void widen(const std::byte* block, int tokens, Tile& to) const {
-    constexpr int kChunks = kDim / 16;
-    constexpr int kKeyStep = kGroupThreads / kChunks;
-    static_assert(kKeyStep % 8 == 0);
-    const int chunk = static_cast<int>(threadIdx.x) % kChunks;
-    const int first_key = static_cast<int>(threadIdx.x) / kChunks;
-    // Eight threads write to two blocks of rows: in different banks, if those of the second block
-    // begin with their other half.
-    const bool swapped = chunk / 4 % 2 != 0;
-    const int place = chunk % 4 * 2;
-    const int first_place = ((place + (swapped ? 1 : 0)) ^ (first_key & 7)) * 8;
-    const int second_place = ((place + (swapped ? 0 : 1)) ^ (first_key & 7)) * 8;
-#pragma unroll 2
-    for (int key = first_key; key < kPageTokens; key += kKeyStep) {
-      uint4 first{};
-      uint4 second{};
-      if (key < tokens) {
-        const uint4 raw = *reinterpret_cast<const uint4*>(block + key * kDim + chunk * 16);
-        const KvScale<kDtype> scale(stored_scale(block, kDim, key, chunk * 16 / kKvScaleGroup));
-        first = widen_kv_to_bf16(swapped ? raw.z : raw.x, swapped ? raw.w : raw.y, scale);
-        second = widen_kv_to_bf16(swapped ? raw.x : raw.z, swapped ? raw.y : raw.w, scale);
-      }
-      *reinterpret_cast<uint4*>(&to[chunk / 4][key][first_place]) = first;
-      *reinterpret_cast<uint4*>(&to[chunk / 4][key][second_place]) = second;
-    }
-  }
-
-  // Afterwards one thread may tell that the tile is full, and may copy over the block.
-  __device__ __forceinline__ void finish() const {
-    publish_shared();
-    sync_threads(kWideners, kGroupThreads);
-  }
-
-  __device__ __forceinline__ void run() const {
-    const bool leads = threadIdx.x == 0;
-    const int count = tile.last_position / kPageTokens + 1;
-    const int32_t* const pages = pages_of(args.cache, args.step, tile.lane_start / args.step.width);
-    int next_page = 0;
-    if (leads) {
-      fetch(args.cache.k, pages[0], shared.k_block, &shared.k_arrived);
-      fetch(args.cache.v, pages[0], shared.v_block, &shared.v_arrived);
-    }
-    for (int page = 0; page < count; ++page) {
-      const int stage = page % kStages;
-      const int parity = page / kStages % 2;
-      const int tokens = tile.last_position + 1 - page * kPageTokens;
-      const bool more = leads && page + 1 < count;
-      if (more) next_page = pages[page + 1];
-      wait_barrier(&shared.k_arrived, page % 2);
-      wait_barrier(&shared.k_empty[stage], parity ^ 1);
-      widen(shared.k_block, tokens, shared.k[stage]);
-      finish();
-      if (leads) arrive(&shared.k_full[stage]);
-      if (more) fetch(args.cache.k, next_page, shared.k_block, &shared.k_arrived);
-      wait_barrier(&shared.v_arrived, page % 2);
-      wait_barrier(&shared.v_empty[stage], parity ^ 1);
-      widen(shared.v_block, tokens, shared.v[stage]);
-      finish();
-      if (leads) arrive(&shared.v_full[stage]);
-      if (more) fetch(args.cache.v, next_page, shared.v_block, &shared.v_arrived);
-    }
-  }
-};
 
 // One computing warpgroup's view of its tile.
 template <int kDim>
