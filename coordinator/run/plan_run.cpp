@@ -6,6 +6,7 @@
 #include "base/exit_code.h"
 #include "coordinator/run/device_memory.h"
 #include "coordinator/run/engine_run.h"
+#include "shared/ipc/shared_region.h"
 #include "shared/stage/list_devices.h"
 
 namespace convoy {
@@ -94,11 +95,21 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
   request.lanes = options.lanes;
   if (options.prefix_cache != PrefixCacheMode::off) request.image_slots = options.prefix_images;
   request.host_cache_bytes = options.host_cache_bytes;
+  if (const auto available = available_host_bytes(); options.host_cache_bytes > available) {
+    throw StartError(
+        fmt::format("--host-cache-gib asks for {} bytes of host memory, {} are available",
+                    options.host_cache_bytes, available));
+  }
   request.kv_dtype = options.kv_dtype;
   request.stage_layers = options.stage_layers;
   request.devices = std::move(devices);
   const DeviceKind kind = request.devices.front().kind;
   request.memory = std::move(memory);
+  // CPU stages live in the same memory.
+  for (DeviceMemory& here : request.memory) {
+    if (kind == DeviceKind::cpu && here.available_bytes && request.image_slots > 0)
+      *here.available_bytes -= std::min(*here.available_bytes, request.host_cache_bytes);
+  }
   request.split_by =
       options.split_by.value_or(kind == DeviceKind::cpu ? SplitBy::weight : SplitBy::memory);
   if (request.split_by == SplitBy::speed) request.speeds = speeds_of_run(request.devices, options);

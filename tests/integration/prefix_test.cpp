@@ -233,6 +233,12 @@ TEST_F(PrefixTest, ASinglePromptKeepsNothingAndPlansNothingForIt) {
               HasSubstr("in host memory " + std::to_string((int64_t{1} << 30) / 100 / image)));
 }
 
+TEST_F(PrefixTest, MoreHostMemoryThanThereIsIsRefusedBeforeAnythingIsTaken) {
+  const Ended ended = run(batch({kPrompt}, {"--parallel", "1", "--host-cache-gib", "60000"}));
+  EXPECT_EXIT_CODE(ended, 1);
+  EXPECT_THAT(error_line(ended.err), HasSubstr("--host-cache-gib asks for 64424509440000 bytes"));
+}
+
 TEST_F(PrefixTest, BadFlagsAreUsageErrors) {
   for (const Words& words : {Words{"--prefix-cache", "maybe"}, Words{"--prefix-images", "0"}}) {
     Words all{"-p", kPrompt, "-n", "1"};
