@@ -63,10 +63,10 @@ class Planner {
     limits_.prefill_chunk_tokens =
         std::min(request.prefill_chunk_tokens, limits_.pages_per_row() * kPageTokens);
     limits_.lanes = request.lanes;
-    limits_.image_slots = request.image_slots;
-    if (request.image_slots > 0) divide_host_cache(request.host_cache_bytes);
     limits_.page_groups = least_page_groups(request);
     limits_.kv_dtype = request.kv_dtype.value_or(default_kv_dtype(kind_));
+    limits_.image_slots = request.image_slots;
+    if (request.image_slots > 0) divide_host_cache(request.host_cache_bytes);
     for (int layer = 0; layer < config.num_layers; ++layer)
       needs_.push_back(layer_needs(config, layer, limits_, kind_));
     root_ = root_memory(config, limits_, kind_);
@@ -113,6 +113,7 @@ class Planner {
     if (limits_.host_slots == 0) limits_.host_pages = 0;
     if (limits_.host_pages == 0) limits_.host_slots = 0;
   }
+
   StageMemory memory_of(int rank, const LayerNeeds& needs) const {
     StageMemory memory = stage_memory_of(config_, needs, limits_, kind_);
     if (rank == 0) {

@@ -43,6 +43,26 @@ TEST(MakeStagePlan, RefusesMoreDevicesThanLayers) {
   EXPECT_EQ(plan_error(12, {}), "(no error)");
 }
 
+TEST(MakeStagePlan, HalfOfTheHostCacheIsForPagesAsTheyAreStoredAndHalfForImages) {
+  const ModelConfig config = config_27b();
+  const LayerRange all{0, config.num_layers};
+  constexpr uint64_t kBytes = uint64_t{8} << 30;
+  for (const KvDtype dtype : {KvDtype::bf16, KvDtype::int8}) {
+    PlanRequest request = request_for("0,1");
+    request.image_slots = 4;
+    request.host_cache_bytes = kBytes;
+    request.kv_dtype = dtype;
+    const StageLimits limits = make_stage_plan(config, request).limits;
+    EXPECT_EQ(static_cast<uint64_t>(limits.host_pages),
+              kBytes / 2 / page_group_bytes(config, all, dtype))
+        << kv_dtype_name(dtype);
+    EXPECT_EQ(static_cast<uint64_t>(limits.host_slots),
+              kBytes / 2 / state_image_bytes(config, all));
+    request.image_slots = 0;
+    EXPECT_EQ(make_stage_plan(config, request).limits.host_pages, 0);
+  }
+}
+
 TEST(MakeStagePlan, RefusesCountsThatFitNeitherDevicesNorModel) {
   EXPECT_THAT(plan_error(3, {6, 6}), AllOf(HasSubstr("2 stages"), HasSubstr("3")));
   EXPECT_THAT(plan_error(2, {6, 5}), AllOf(HasSubstr("6,5"), HasSubstr("11"), HasSubstr("12")));
