@@ -23,9 +23,8 @@ double seconds_since(Clock::time_point begin) {
 }
 
 struct Work {
-  uint64_t bytes = 0;     // of weights that a decode step reads
-  double flops = 0;       // of matrix products, per prompt token
-  uint64_t kv_bytes = 0;  // of one position's keys and values
+  uint64_t bytes = 0;  // of weights that a decode step reads
+  double flops = 0;    // of matrix products, per prompt token
 };
 
 void add_table(Work& work, const std::vector<WeightSpec>& table, DeviceKind kind,
@@ -42,19 +41,18 @@ std::vector<BenchStage> stages_of(const ModelConfig& config, const StagePlan& pl
   std::vector<BenchStage> stages;
   for (const StageAssignment& stage : plan.stages) {
     Work work;
-    for (int layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
+    for (int layer = stage.layers.begin; layer < stage.layers.end; ++layer)
       add_table(work, layer_weight_table(config, layer), stage.device.kind, true);
-      if (config.layer_types[static_cast<size_t>(layer)] == LayerType::full_attention)
-        work.kv_bytes += 2 * kv_page_bytes(config, plan.limits.kv_dtype) / uint64_t{kPageTokens};
-    }
     // The head sees the last position only.
     if (stage.rank.value == 0) add_table(work, root_weight_table(config), stage.device.kind, false);
-    stages.push_back({.rank = stage.rank.value,
-                      .device = stage.device.id,
-                      .layers = stage.layers,
-                      .step_weight_bytes = work.bytes,
-                      .prefill_flops = work.flops,
-                      .position_kv_bytes = work.kv_bytes});
+    stages.push_back(
+        {.rank = stage.rank.value,
+         .device = stage.device.id,
+         .layers = stage.layers,
+         .step_weight_bytes = work.bytes,
+         .prefill_flops = work.flops,
+         .position_kv_bytes =
+             page_group_bytes(config, stage.layers, plan.limits.kv_dtype) / uint64_t{kPageTokens}});
   }
   return stages;
 }

@@ -110,14 +110,11 @@ LayerNeeds layer_needs(const ModelConfig& c, int layer, const StageLimits& limit
   LayerNeeds needs;
   for (const WeightSpec& spec : layer_weight_table(c, layer))
     needs.weight_bytes += weight_bytes(spec, kind);
-  if (is_attention(c, layer)) {
-    needs.page_bytes = 2 * kv_page_bytes(c, limits.kv_dtype);
-  } else {
-    needs.state_bytes =
-        static_cast<uint64_t>(limits.state_slots()) * (gdn_state_bytes(c) + conv_state_bytes(c));
-  }
+  const LayerRange alone{layer, layer + 1};
+  needs.page_bytes = page_group_bytes(c, alone, limits.kv_dtype);
+  needs.state_bytes = static_cast<uint64_t>(limits.state_slots()) * state_image_bytes(c, alone);
   needs.widths = layer_widths(c, layer);
-  needs.scratch_bytes = scratch_bytes(c, {layer, layer + 1}, limits, kind);
+  needs.scratch_bytes = scratch_bytes(c, alone, limits, kind);
   return needs;
 }
 

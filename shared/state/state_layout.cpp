@@ -19,10 +19,9 @@ uint64_t aligned(uint64_t offset) {
 
 uint64_t layer_state_bytes(const ModelConfig& config, int layer, KvDtype kv_dtype,
                            uint32_t tokens) {
-  if (config.layer_types[static_cast<size_t>(layer)] != LayerType::full_attention)
-    return gdn_state_bytes(config) + conv_state_bytes(config);
+  const LayerRange alone{layer, layer + 1};
   const uint64_t blocks = (tokens + uint32_t{kPageTokens} - 1) / uint32_t{kPageTokens};
-  return 2 * blocks * kv_page_bytes(config, kv_dtype);
+  return blocks * page_group_bytes(config, alone, kv_dtype) + state_image_bytes(config, alone);
 }
 
 }  // namespace
