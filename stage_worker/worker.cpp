@@ -1,8 +1,6 @@
 #include "stage_worker/worker.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
 #include <csignal>
 
@@ -10,18 +8,12 @@
 #include "base/log.h"
 #include "shared/control/health_server.h"
 #include "shared/control/log_to_stderr.h"
+#include "shared/control/parent_process.h"
 #include "stage_worker/control_thread.h"
 #include "stage_worker/session.h"
 
 namespace convoy {
 namespace {
-
-// A worker never outlives its coordinator: the kernel kills it with the coordinator's main thread,
-// and the comparison catches a coordinator that died before prctl.
-bool tie_to_parent(int parent_pid) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return ::getppid() == parent_pid;
-}
 
 void serve(const WorkerOptions& options, HealthState& health) {
   ControlThread control(options, health);

@@ -1,24 +1,18 @@
 #include "coordinator/bench/measured_speeds.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <csignal>
-#include <cstring>
-#include <fstream>
-#include <string_view>
 #include <utility>
 
 #include "base/exit_code.h"
-#include "base/unique_fd.h"
 #include "coordinator/bench/device_speed.h"
 #include "coordinator/workers/child_process.h"
+#include "shared/control/parent_process.h"
 
 namespace convoy {
 namespace {
@@ -37,12 +31,6 @@ struct Log {
     std::error_code ignored;
     fs::remove(path, ignored);
   }
-  std::string last_line() const {
-    std::ifstream in(path);
-    std::string last;
-    for (std::string line; std::getline(in, line);) last = line;
-    return last;
-  }
 };
 
 std::string read_to_end(int fd) {
@@ -56,25 +44,21 @@ std::string read_to_end(int fd) {
 }
 
 double measure(const std::string& device, const fs::path& program) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw StartError(fmt::format("pipe: {}", std::strerror(errno)));
-  const UniqueFd reads(ends[0]);
-  UniqueFd writes(ends[1]);
+  Pipe output = make_pipe();
   const Log log;
   ChildProcess process = ChildProcess::spawn({.program = program,
                                               .arguments = {"measure-device", "--device=" + device,
                                                             fmt::format("--parent={}", ::getpid())},
-                                              .descriptors = {writes.get()},
+                                              .descriptors = {output.write.get()},
                                               .stderr_log = log.path});
-  writes.reset();
-  const std::string said = read_to_end(reads.get());
+  output.write.reset();
+  const std::string said = read_to_end(output.read.get());
   const auto exit = process.reap_for(kEndMs);
   double speed = 0;
   const auto parsed = std::from_chars(said.data(), said.data() + said.size(), speed);
   if (parsed.ec != std::errc() || speed <= 0) {
     throw StartError(fmt::format("measuring {}: the process {}: {}", device,
-                                 exit ? describe(*exit) : "does not end", log.last_line()));
+                                 exit ? describe(*exit) : "does not end", last_line(log.path)));
   }
   return speed;
 }
@@ -95,8 +79,7 @@ std::vector<DeviceValue<double>> measure_speeds(const std::vector<DeviceSpec>& d
 }
 
 int run_speed_measurement(const std::string& device, int parent_pid) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent_pid) return static_cast<int>(ExitCode::engine_died);
+  if (!tie_to_parent(parent_pid)) return static_cast<int>(ExitCode::engine_died);
   const std::string text = fmt::format("{}", measure_device(device, 0).copy_bytes_per_s);
   const ssize_t written = ::write(kOutputFd, text.data(), text.size());
   return static_cast<int>(written == static_cast<ssize_t>(text.size()) ? ExitCode::done

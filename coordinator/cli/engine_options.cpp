@@ -367,8 +367,7 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
   options.lanes = flags.lanes;
   if (options.devices.empty()) options.devices = automatic_devices(options);
   if (options.split_by == SplitBy::speed && flags.device_speed.empty())
-    options.device_speeds =
-        measure_speeds(options.devices, program_directory() / "convoy-coordinator");
+    options.device_speeds = measure_speeds(options.devices, fs::read_symlink("/proc/self/exe"));
   options.threads = flags.threads;
   options.cuda_graphs = !flags.no_cuda_graph;
   check_kv_dtype(options, twins);

@@ -1,6 +1,5 @@
 #include "coordinator/probe/probe.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
@@ -11,7 +10,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -29,23 +27,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPairTimeout = std::chrono::minutes(5);
 constexpr int kEndMs = 10'000;
 constexpr int kWaitSpins = 2000;  // as in a run
-
-std::string last_line(const fs::path& path) {
-  std::ifstream in(path);
-  std::string last;
-  for (std::string line; std::getline(in, line);) last = line;
-  return last;
-}
-
-struct Pipe {
-  UniqueFd read, write;
-};
-Pipe make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw StartError(fmt::format("pipe: {}", std::strerror(errno)));
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
 
 // A child and what it has said so far.
 struct End {

@@ -1,13 +1,12 @@
 #include "coordinator/probe/probe_end.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "base/futex.h"
 #include "base/unique_fd.h"
 #include "coordinator/probe/probe_messages.h"
+#include "shared/control/parent_process.h"
 #include "shared/stage/open_device.h"
 
 namespace convoy {
@@ -322,8 +322,7 @@ std::vector<std::string> to_arguments(const ProbeEndOptions& options) {
 }
 
 int run_probe_end(const ProbeEndOptions& options) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != options.parent_pid) return static_cast<int>(ExitCode::engine_died);
+  if (!tie_to_parent(options.parent_pid)) return static_cast<int>(ExitCode::engine_died);
   try {
     measure_all(options);
   } catch (const FatalError& error) {

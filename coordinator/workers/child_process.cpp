@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 
 #include "base/exit_code.h"
@@ -156,6 +158,22 @@ std::optional<ChildExit> ChildProcess::reap_for(int timeout_ms) {
                                    .count());
     if (left_ms <= 0) return try_reap();
   }
+}
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw StartError(fmt::format("pipe: {}", std::strerror(errno)));
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::string last_line(const std::filesystem::path& log) {
+  std::ifstream in(log);
+  std::string last;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) last = line;
+  }
+  return last;
 }
 
 }  // namespace convoy

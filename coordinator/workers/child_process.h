@@ -1,4 +1,4 @@
-// A stage worker that this process spawned.
+// A process that this one spawned, and what it may have to say.
 #pragma once
 
 #include <sys/types.h>
@@ -52,5 +52,14 @@ class ChildProcess {
   UniqueFd pidfd_;
   std::optional<ChildExit> exit_;
 };
+
+/// A pipe for a child to write to; both ends close on exec. Throws StartError.
+struct Pipe {
+  UniqueFd read, write;
+};
+Pipe make_pipe();
+
+/// The last line of a child's log that is not empty; "" where there is none.
+std::string last_line(const std::filesystem::path& log);
 
 }  // namespace convoy

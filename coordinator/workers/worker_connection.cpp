@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 
 #include "coordinator/version.h"
 
@@ -206,11 +205,7 @@ std::string WorkerConnection::who() const {
 
 std::string WorkerConnection::last_words() const {
   if (log_path_.empty()) return "";
-  std::ifstream in(log_path_);
-  std::string last;
-  for (std::string line; std::getline(in, line);) {
-    if (!line.empty()) last = line;
-  }
+  const std::string last = last_line(log_path_);
   return last.empty() ? "" : fmt::format("; its last log line: {}", last);
 }
 
