@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "coordinator/engine/step_planner.h"
 
 namespace convoy {

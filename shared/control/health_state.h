@@ -35,6 +35,7 @@ class HealthState {
   }
   /// One step that computed for `busy_s` after waiting for `wait_s`.
   void add_step(double busy_s, double wait_s);
+  /// Rank 0, whenever it changed.
   void set_prefix_cache(const proto::PrefixCacheHealth& cache);
   void add_traffic(uint64_t received_bytes, uint64_t sent_bytes);
 

@@ -211,6 +211,7 @@ void StageLinkEnd::copy_and_ring(Stream& stream, void* destination, const void* 
 void StageLinkEnd::advance() {
   slot_index_ = (slot_index_ + 1) % options_.slots;
   if (slot_index_ == 0) first_lap_ = false;
+  acquired_ = false;
   shared_->next.store(next_transfer() + 1, std::memory_order_relaxed);
 }
 
@@ -294,7 +295,6 @@ Transfer StageLinkSender::commit(Stream& stream, size_t bytes, uint32_t columns,
   write_header(stream, bytes, columns, live);
   const uint32_t transfer = next_transfer();
   const uint32_t slot_index = slot_index_;
-  acquired_ = false;
   advance();
   ring(stream, slot_index, filled(), filled_value(transfer, 0, 1));
   return Transfer::done;
@@ -308,7 +308,6 @@ Transfer StageLinkSender::send(Stream& stream, const void* payload, size_t bytes
   write_header(stream, bytes, columns, live);
   const uint32_t transfer = next_transfer();
   const uint32_t slot_index = slot_index_;
-  acquired_ = false;
   advance();
   const LinkPieces pieces = pieces_of(bytes);
   for (uint32_t piece = 0; piece < pieces.count; ++piece) {
