@@ -356,8 +356,11 @@ __device__ __forceinline__ void run_columns(const GdnGenerateArgs& args, const B
       s.decay[column] = expf(cuda::log_decay(weights.a_log, x));
     }
     __syncthreads();
-    // From here on nobody in this block reads the source slot of the convolution any more.
-    if (first == 0) cuda::arrive_at_cluster();
+    if (first == 0) {
+      cuda::wait_for_cluster();  // every block's arrivals are prepared
+      // From here on nobody in this block reads the source slot of the convolution any more.
+      cuda::arrive_at_cluster();
+    }
     if (warp < count) scale_column(s, warp);
     for (int i = 0; i < count; ++i) {
       float key[kRows];
@@ -410,7 +413,6 @@ __global__ void __launch_bounds__(kThreads, kTile == 1 ? 3 : 2)
       __ldg(args.norm + block.part * kValues + static_cast<int>(threadIdx.x) % kValues)};
   if (threadIdx.x < 2) s.arrival[threadIdx.x].prepare();
   cuda::arrive_at_cluster();
-  cuda::wait_for_cluster();
   cuda::grid_dependency_wait();
 
   const auto* const rows =
@@ -421,7 +423,10 @@ __global__ void __launch_bounds__(kThreads, kTile == 1 ? 3 : 2)
   const ptrdiff_t destination = control.state_destination;
   cuda::wait_copies<0>();
   zero_dead_columns(args, block);
-  if (block.live == 0) return;  // the whole cluster does
+  if (block.live == 0) {  // in the whole cluster
+    cuda::wait_for_cluster();
+    return;
+  }
   run_columns(args, block, weights, conv, inputs, rows, tile,
               args.state + destination * state_size + in_slot, s);
   // The first block of the cluster writes the channels of its key head once all blocks have read

@@ -235,6 +235,7 @@ void StageExecutor::copy_state(Stream& stream, int32_t from, int32_t to) const {
 
 const void* StageExecutor::last_columns(Stream& stream, std::span<const int> valid_columns,
                                         int width) {
+  if (width == 1) return work_.residual.data();
   const auto bytes = column_bytes();
   for (size_t lane = 0; lane < valid_columns.size(); ++lane) {
     const size_t column = lane * static_cast<size_t>(width) +
