@@ -7,6 +7,7 @@
 
 #include "base/exit_code.h"
 #include "base/log.h"
+#include "kernels/device/stalling_calls.h"
 #include "shared/stage/open_device.h"
 #include "stage_worker/step_loop.h"
 
@@ -257,7 +258,11 @@ void Session::serve(const proto::OpenLinks& message, std::vector<UniqueFd> descr
       link_transport_name(connection.value().transport));
   opened.mutable_links_opened()->set_outgoing_fallback(connection.value().fallback);
   control_.send(opened);
-  const Status status = steps.run(*ledger_, health_, hold_, [this] { return control_.stopping(); });
+  Status status;
+  {
+    const NoStallingCalls serving;
+    status = steps.run(*ledger_, health_, hold_, [this] { return control_.stopping(); });
+  }
   control_.set_stop_hook({});
   if (!status && !control_.stopping()) send_error(proto::StageError::RING, status.error());
 }

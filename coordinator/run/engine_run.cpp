@@ -55,6 +55,7 @@ EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, in
   open_admission(checkpoint.config(), options.prefix_cache);
   health_.set_state(proto::StageHealth::READY);
   load_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
+  serving_.emplace();
 }
 
 EngineRun::~EngineRun() {

@@ -13,6 +13,7 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/sequence_keeper.h"
 #include "coordinator/workers/worker_pool.h"
+#include "kernels/device/stalling_calls.h"
 #include "shared/control/health_server.h"
 #include "shared/control/instance_directory.h"
 #include "shared/plan/device_values.h"
@@ -145,6 +146,7 @@ class EngineRun {
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<SequenceKeeper> sequences_;
   double load_seconds_ = 0;
+  std::optional<NoStallingCalls> serving_;  // goes first
 };
 
 }  // namespace convoy

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/exit_code.h"
 #include "kernels/cpu/cpu_stream.h"
+#include "kernels/device/stalling_calls.h"
 
 namespace convoy {
 namespace {
@@ -21,7 +22,14 @@ constexpr int kMaxThreads = 1024;
 // Below this a huge page would mostly be padding.
 constexpr size_t kHugePagesFrom = size_t{4} << 20;
 
-class CpuHostRegistration final : public HostRegistration {};
+// A CPU device stalls nowhere; it checks what the other kind must not do.
+class CpuHostRegistration final : public HostRegistration {
+ public:
+  CpuHostRegistration() { check_may_stall("registering host memory"); }
+  ~CpuHostRegistration() override { check_may_stall("unregistering host memory"); }
+  CpuHostRegistration(const CpuHostRegistration&) = delete;
+  CpuHostRegistration& operator=(const CpuHostRegistration&) = delete;
+};
 
 // A stream that runs inline has passed an event as soon as it is recorded.
 class CpuEvent final : public Event {
@@ -70,6 +78,7 @@ std::string processor_name() {
 }
 
 void release_mapping(void* address, size_t bytes, void* /*owner*/) noexcept {
+  check_may_stall("releasing memory");
   ::munmap(address, bytes);
 }
 
@@ -99,6 +108,7 @@ DeviceInfo CpuDevice::info() const {
 
 Buffer CpuDevice::allocate(size_t bytes, const std::string& label) {
   if (bytes == 0) return {};
+  check_may_stall("allocating memory");
   // Linux hands out more than there is and kills the process when it is touched: refuse while there
   // is a name to it.
   if (const uint64_t available = memory_bytes("MemAvailable");

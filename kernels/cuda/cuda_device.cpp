@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_op_set.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_scope.h"
+#include "kernels/device/stalling_calls.h"
 
 namespace convoy {
 namespace {
@@ -75,7 +76,10 @@ class CudaGraph final : public Graph {
 class CudaHostRegistration final : public HostRegistration {
  public:
   CudaHostRegistration(int ordinal, void* address) : ordinal_(ordinal), address_(address) {}
-  ~CudaHostRegistration() override { cuda::release_on(ordinal_, cudaHostUnregister, address_); }
+  ~CudaHostRegistration() override {
+    check_may_stall("unregistering host memory");
+    cuda::release_on(ordinal_, cudaHostUnregister, address_);
+  }
 
  private:
   int ordinal_;
@@ -92,9 +96,11 @@ int ordinal_of(void* owner) {
   return static_cast<int>(reinterpret_cast<intptr_t>(owner));
 }
 void release_device(void* address, size_t /*bytes*/, void* owner) noexcept {
+  check_may_stall("releasing memory");
   cuda::release_on(ordinal_of(owner), cudaFree, address);
 }
 void release_host(void* address, size_t /*bytes*/, void* owner) noexcept {
+  check_may_stall("releasing host memory");
   cuda::release_on(ordinal_of(owner), cudaFreeHost, address);
 }
 
@@ -185,6 +191,7 @@ DeviceInfo CudaDevice::info() const {
 
 Buffer CudaDevice::allocate(size_t bytes, const std::string& label) {
   if (bytes == 0) return {};
+  check_may_stall("allocating memory");
   const cuda::DeviceScope scope(ordinal_);
   void* address = nullptr;
   if (const cudaError_t error = cudaMalloc(&address, bytes); error != cudaSuccess) {
@@ -203,6 +210,7 @@ Buffer CudaDevice::allocate(size_t bytes, const std::string& label) {
 
 Buffer CudaDevice::allocate_host(size_t bytes, const std::string& label) {
   if (bytes == 0) return {};
+  check_may_stall("allocating host memory");
   const cuda::DeviceScope scope(ordinal_);
   void* address = nullptr;
   if (const cudaError_t error =
@@ -227,6 +235,7 @@ std::unique_ptr<Event> CudaDevice::make_event() {
 }
 
 std::unique_ptr<Graph> CudaDevice::capture(Stream& stream, const std::function<void()>& work) {
+  check_may_stall("capturing a graph");
   const cuda::DeviceScope scope(ordinal_);
   const cudaStream_t handle = handle_of(stream);
   cudaGraph_t graph = nullptr;
@@ -250,6 +259,7 @@ void CudaDevice::bind_thread() {
 
 std::unique_ptr<HostRegistration> CudaDevice::register_host(void* address, size_t bytes) {
   CONVOY_CHECK(address != nullptr && bytes > 0, "an empty range to register");
+  check_may_stall("registering host memory");
   const cuda::DeviceScope scope(ordinal_);
   if (const cudaError_t error =
           cudaHostRegister(address, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
@@ -276,6 +286,7 @@ IpcHandle CudaDevice::export_memory(const Buffer& memory) {
 }
 
 Result<std::unique_ptr<ImportedMemory>> CudaDevice::import_memory(const IpcHandle& handle) {
+  check_may_stall("mapping another process's memory");
   const cuda::DeviceScope scope(ordinal_);
   return cuda::import_memory(ordinal_, handle);
 }

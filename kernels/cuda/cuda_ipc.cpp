@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/device_scope.h"
+#include "kernels/device/stalling_calls.h"
 
 namespace convoy::cuda {
 namespace {
@@ -28,7 +29,10 @@ Native unpacked(const IpcHandle& handle) {
 class CudaImportedMemory final : public ImportedMemory {
  public:
   CudaImportedMemory(int ordinal, void* address) : ordinal_(ordinal), address_(address) {}
-  ~CudaImportedMemory() override { release_on(ordinal_, cudaIpcCloseMemHandle, address_); }
+  ~CudaImportedMemory() override {
+    check_may_stall("unmapping another process's memory");
+    release_on(ordinal_, cudaIpcCloseMemHandle, address_);
+  }
   void* data() const override { return address_; }
 
  private:

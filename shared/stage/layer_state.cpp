@@ -10,8 +10,6 @@
 namespace convoy {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{4} << 20;
-
 // The last of an area's 64 slots, from `filled` on; gives what follows the area.
 std::byte* clear_slots(std::byte* area, size_t slot_bytes, uint32_t filled) {
   std::memset(area + filled * slot_bytes, 0, (uint32_t{kPageTokens} - filled) * slot_bytes);
@@ -110,8 +108,10 @@ class LayerStateMover::Reading {
   StateHash hash_;
 };
 
-LayerStateMover::LayerStateMover(Device& device, Stream& stream)
-    : stream_(stream), buffer_(device.allocate_host(kBufferBytes, "states")) {}
+LayerStateMover::LayerStateMover(Stream& stream, Buffer& buffer)
+    : stream_(stream), buffer_(buffer) {
+  CONVOY_CHECK_OP(buffer_.bytes(), >=, kBufferBytes);
+}
 
 Result<uint64_t> LayerStateMover::save(const AttentionLayer& layer, const ModelConfig& config,
                                        const SequencePlace& place, int fd,

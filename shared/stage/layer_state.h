@@ -23,7 +23,9 @@ struct SequencePlace {
 /// One buffer serves all layers. One thread uses it; calls return when the bytes have moved.
 class LayerStateMover {
  public:
-  LayerStateMover(Device& device, Stream& stream);
+  static constexpr size_t kBufferBytes = size_t{4} << 20;
+  /// `buffer`: kBufferBytes of the device's host memory.
+  LayerStateMover(Stream& stream, Buffer& buffer);
 
   /// Writes the layer's bytes at `section.offset` of `fd`; gives their hash. Errors: writing.
   Result<uint64_t> save(const AttentionLayer& layer, const ModelConfig& config,
@@ -41,7 +43,7 @@ class LayerStateMover {
   class Reading;
 
   Stream& stream_;
-  Buffer buffer_;
+  Buffer& buffer_;
 };
 
 }  // namespace convoy

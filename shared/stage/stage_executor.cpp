@@ -38,6 +38,7 @@ StageExecutor::StageExecutor(Device& device, Stream& stream, const Checkpoint& c
   account();
   if (limits_.host_pages + limits_.host_slots > 0)
     host_cache_.emplace(device_, config_, layers_, limits_);
+  moved_states_ = device_.allocate_host(LayerStateMover::kBufferBytes, "saved states");
 }
 
 void StageExecutor::allocate_workspace(Stream& stream) {
@@ -291,7 +292,7 @@ Result<std::vector<uint64_t>> StageExecutor::save_state(Stream& stream, const Se
                                                         int fd, const StateLayout& layout) {
   check_place(place);
   stream.synchronize();
-  LayerStateMover mover(device_, stream);
+  LayerStateMover mover(stream, moved_states_);
   std::vector<uint64_t> hashes;
   for (size_t i = 0; i < stack_.size(); ++i) {
     const StateSection& section = layout.layers.at(static_cast<size_t>(layers_.begin) + i);
@@ -308,7 +309,7 @@ Status StageExecutor::load_state(Stream& stream, const SequencePlace& place, int
                                  const StateLayout& layout) {
   check_place(place);
   stream.synchronize();
-  LayerStateMover mover(device_, stream);
+  LayerStateMover mover(stream, moved_states_);
   for (size_t i = 0; i < stack_.size(); ++i) {
     const size_t layer = static_cast<size_t>(layers_.begin) + i;
     const Status status = std::visit(

@@ -112,6 +112,7 @@ class StageExecutor {
   Buffer block_tables_;  // i32 [lanes, pages_per_row]; none without attention layers
   std::vector<Layer> stack_;
   std::optional<HostCache> host_cache_;
+  Buffer moved_states_;  // saved states pass through it
   StageMemory memory_;
   std::unique_ptr<HostStaging> staging_;                             // control rows, then deltas
   std::array<std::unique_ptr<Graph>, kMaxLanes + 1> decode_graphs_;  // by lanes; null: none

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/exit_code.h"
+#include "kernels/device/stalling_calls.h"
 #include "tests/gpu/first_device.h"
+#include "tests/unit/kernels/stalling_calls_cases.h"
 
 namespace convoy::test {
 namespace {
@@ -237,6 +239,13 @@ TEST_F(CudaDeviceTest, ACaptureThatFailsLeavesTheStreamUsable) {
   stream->fill_zero(buffer.data(), 64);
   stream->synchronize();
   EXPECT_TRUE(stream->idle());
+}
+
+TEST_F(CudaDeviceTest, StallingCallsAreForbiddenWhileLinksAreOpen) {
+  expect_stalling_calls_are_forbidden(device());
+  const NoStallingCalls serving;
+  const auto stream = device().make_stream();
+  EXPECT_DEATH(device().capture(*stream, [] {}), "capturing a graph while");
 }
 
 }  // namespace

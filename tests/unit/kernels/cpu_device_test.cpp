@@ -15,6 +15,7 @@
 
 #include "base/exit_code.h"
 #include "kernels/cpu/cpu_device.h"
+#include "tests/unit/kernels/stalling_calls_cases.h"
 
 namespace convoy {
 namespace {
@@ -239,6 +240,11 @@ TEST(CpuStreamTest, WaitsForTheWordAndSeesWhatCameBefore) {
     EXPECT_EQ(payload, 42);
     EXPECT_LT(cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - before, 0.01) << "the wait spun";
   }
+}
+
+TEST(CpuDeviceTest, StallingCallsAreForbiddenWhileLinksAreOpen) {
+  const auto device = make_cpu_device({.threads = 1, .instruction_set = ""});
+  test::expect_stalling_calls_are_forbidden(*device);
 }
 
 }  // namespace
