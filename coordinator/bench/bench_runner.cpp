@@ -155,7 +155,8 @@ class Rounds {
 BenchSet run_bench(const RunOptions& options, const Checkpoint& checkpoint,
                    const BenchOptions& bench, ProgressDisplay& display) {
   const ModelConfig& config = checkpoint.config();
-  EngineRun run(options, checkpoint, config.vocab_size, display);
+  // Planned anew: what ran before may only now have given its memory back.
+  EngineRun run(options, plan_run(config, options), checkpoint, config.vocab_size, display);
   std::vector<std::string> uuids;
   for (const ListedDevice& device : list_devices(options.devices)) uuids.push_back(device.uuid);
   const auto sensor = uuids.empty() ? nullptr : GpuSensor::open();

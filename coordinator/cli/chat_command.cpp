@@ -179,7 +179,8 @@ class ChatCommand : public Command {
     ProgressDisplay display(ProgressDisplay::Mode::automatic);
     int cancelled = 0;
     {
-      EngineRun engine_run(options, checkpoint, tokenizer.vocab_size(), display);
+      EngineRun engine_run(options, plan_run(checkpoint.config(), options), checkpoint,
+                           tokenizer.vocab_size(), display);
       ChatSession session(engine_run, tokenizer, prompts, std::move(request), flags_);
       LineEditor editor("> ");
       if (editor.interactive())

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "base/exit_code.h"
 #include "coordinator/chat/prompt_builder.h"
@@ -171,7 +172,7 @@ class GenerateCommand : public Command {
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const Tokenizer tokenizer = load_tokenizer(options, "generate");
     GenerationRequest request = common_request(checkpoint);
-    const StagePlan plan = plan_run(checkpoint.config(), options);
+    StagePlan plan = plan_run(checkpoint.config(), options);
     if (save_state_->count() + load_state_->count() > 0) take_state(request, checkpoint, plan);
     if (load_state_->count() == 0) take_prompt(request, prompt, tokenizer, checkpoint);
     check_request(request, checkpoint.config(), plan.limits.max_context_tokens);
@@ -179,7 +180,7 @@ class GenerateCommand : public Command {
     ProgressDisplay display(progress_mode());
     int signal_to_raise = 0;
     {
-      EngineRun run(options, checkpoint, tokenizer.vocab_size(), display);
+      EngineRun run(options, std::move(plan), checkpoint, tokenizer.vocab_size(), display);
       bool reader_gone = false;
       const GenerationResult result =
           generate(run, tokenizer, request, [&](int32_t id, const AnswerPiece& piece) {
@@ -242,9 +243,9 @@ class GenerateCommand : public Command {
     options.lanes = static_cast<int>(std::min(static_cast<size_t>(flags_.parallel), lines.size()));
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const Tokenizer tokenizer = load_tokenizer(options, "generate");
+    StagePlan plan = plan_run(checkpoint.config(), options);
     const std::vector<BatchPrompt> prompts =
-        batch_prompts(lines, tokenizer, checkpoint,
-                      plan_run(checkpoint.config(), options).limits.max_context_tokens);
+        batch_prompts(lines, tokenizer, checkpoint, plan.limits.max_context_tokens);
 
     if (std::all_of(prompts.begin(), prompts.end(),
                     [](const BatchPrompt& prompt) { return !prompt.refusal.empty(); }))
@@ -254,7 +255,7 @@ class GenerateCommand : public Command {
     int signal_to_raise = 0;
     int refused = 0;
     {
-      EngineRun run(options, checkpoint, tokenizer.vocab_size(), display);
+      EngineRun run(options, std::move(plan), checkpoint, tokenizer.vocab_size(), display);
       bool reader_gone = false;
       const BatchCounts counts =
           generate_batch(run, tokenizer, prompts, [&](size_t index, const BatchAnswer& answer) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/exit_code.h"
 #include "base/log.h"
@@ -39,9 +40,9 @@ uint64_t stored_bytes(const Checkpoint& checkpoint, LayerRange layers, bool with
 
 }  // namespace
 
-EngineRun::EngineRun(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
-                     ProgressDisplay& display)
-    : plan_(plan_run(checkpoint.config(), options)),
+EngineRun::EngineRun(const RunOptions& options, StagePlan plan, const Checkpoint& checkpoint,
+                     int token_ids, ProgressDisplay& display)
+    : plan_(std::move(plan)),
       instance_(InstanceDirectory::create(options.runtime_root, options.instance)),
       attached_(!options.attach.empty()),
       hold_(options.test_hold) {

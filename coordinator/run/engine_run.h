@@ -85,9 +85,10 @@ struct StageReport {
 /// Main thread. Destroying it ends every worker in order and removes the folder.
 class EngineRun {
  public:
-  /// `token_ids`: ids below it are the tokenizer's and may be chosen; without a tokenizer the
-  /// model's vocab_size. Throws FatalError; then nothing is left behind.
-  EngineRun(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
+  /// `plan`: plan_run() of these options. `token_ids`: ids below it are the tokenizer's and may be
+  /// chosen; without a tokenizer the model's vocab_size. Throws FatalError; then nothing is left
+  /// behind.
+  EngineRun(const RunOptions& options, StagePlan plan, const Checkpoint& checkpoint, int token_ids,
             ProgressDisplay& display);
   ~EngineRun();
   EngineRun(const EngineRun&) = delete;
