@@ -1,17 +1,17 @@
-// Device calls that wait for every stream of the process.
+// Device calls that have no place while streams wait for other stages.
 //
-// On a CUDA device, allocating and releasing memory, registering and unregistering host memory,
-// mapping another process's memory and capturing a graph may return only when no stream of the
-// process waits any more (measured; docs/architecture.md). A stream that waits for a peer then
-// holds the thread inside the driver, where no abort reaches it. So the thread that drives a stage
-// makes none of these calls while links are open.
+// On a CUDA device, releasing memory and unregistering host memory return only when no stream of
+// the process waits any more (measured). The calling thread then hangs in the driver, where no
+// abort reaches it. So the thread that drives a stage makes no such call while links are open.
+// Nor does it take anything: everything was planned and taken before, and what is taken has to be
+// given back.
 #pragma once
 
 namespace convoy {
 
-/// While one of these lives, the calling thread may make no stalling call: the device ends the
-/// process (a check). Nests; other threads are not concerned. Constructed and destroyed on the same
-/// thread.
+/// While one of these lives, such a call of the same thread ends the process (a check): allocating,
+/// releasing, registering, mapping another process's memory, capturing. Nests; other threads are
+/// not concerned. Constructed and destroyed on the same thread.
 class NoStallingCalls {
  public:
   NoStallingCalls();
@@ -20,7 +20,7 @@ class NoStallingCalls {
   NoStallingCalls& operator=(const NoStallingCalls&) = delete;
 };
 
-/// By devices, before such a call; `call` names it in the message.
+/// By devices, before such a call; `call` names it for the message.
 void check_may_stall(const char* call);
 
 }  // namespace convoy
