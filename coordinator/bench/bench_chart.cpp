@@ -73,11 +73,11 @@ std::vector<Bar> decode_bars(const BenchResult& result) {
   for (size_t s = 0; s < result.sets.size(); ++s) {
     for (const BenchCase& c : result.sets[s].cases) {
       if (!c.step_ms) continue;
-      bars.push_back({fmt::format("{} · after {} · {} tokens", result.sets[s].devices,
-                                  c.prompt_tokens, c.decode_tokens),
-                      decode_rate(c.step_ms->median, result.lanes),
-                      decode_rate(c.step_ms->most, result.lanes),
-                      decode_rate(c.step_ms->least, result.lanes), s});
+      bars.push_back(
+          {fmt::format("{} · after {} · {} tokens · {} lane{}", result.sets[s].devices,
+                       c.prompt_tokens, c.decode_tokens, c.lanes, c.lanes == 1 ? "" : "s"),
+           decode_rate(c, c.step_ms->median), decode_rate(c, c.step_ms->most),
+           decode_rate(c, c.step_ms->least), s});
     }
   }
   return bars;
@@ -136,10 +136,8 @@ std::string bench_svg(const BenchResult& result) {
       kWidth, height);
   svg += fmt::format(
       "<text x=\"{}\" y=\"{}\" class=\"title\">{}</text>\n", kMargin, kMargin + 8,
-      escaped(fmt::format("{}{}, {} sequence{} a step; bars: medians of {}, lines: "
-                          "slowest to fastest",
-                          result.model, result.dummy ? " (random weights)" : "", result.lanes,
-                          result.lanes == 1 ? "" : "s", result.repetitions)));
+      escaped(fmt::format("{}{}; bars: medians of {}, lines: slowest to fastest", result.model,
+                          result.dummy ? " (random weights)" : "", result.repetitions)));
   svg += panel("prefill", prefill, heading);
   svg += panel("decode", decode, heading + panel_height(prefill));
   return svg + "</svg>\n";

@@ -40,9 +40,13 @@ uint64_t step_weight_bytes(const BenchSet& set) {
   return bytes;
 }
 
-double step_kv_bytes(const BenchResult& result, const BenchSet& set, const BenchCase& c) {
+uint64_t weight_bytes_per_token(const BenchSet& set, const BenchCase& c) {
+  return step_weight_bytes(set) / static_cast<uint64_t>(c.lanes);
+}
+
+double step_kv_bytes(const BenchSet& set, const BenchCase& c) {
   double bytes = 0;
-  for (const BenchStage& stage : set.stages) bytes += step_kv_bytes(result, stage, c);
+  for (const BenchStage& stage : set.stages) bytes += step_kv_bytes(stage, c);
   return bytes;
 }
 
@@ -56,10 +60,11 @@ Cells case_cells(const BenchResult& result, const BenchSet& set, const BenchCase
   return {set.devices,
           std::to_string(c.prompt_tokens),
           std::to_string(c.decode_tokens),
+          std::to_string(c.lanes),
           c.prefill_s ? fmt::format("{:.1f}", prefill_rate(c, c.prefill_s->median)) : "-",
           spread_text(c.prefill_s),
           percent_or_dash(product_share(result, set, c)),
-          c.step_ms ? fmt::format("{:.1f}", decode_rate(c.step_ms->median, result.lanes)) : "-",
+          c.step_ms ? fmt::format("{:.1f}", decode_rate(c, c.step_ms->median)) : "-",
           c.step_ms ? fmt::format("{:.3f}", c.step_ms->median) : "-",
           spread_text(c.step_ms),
           percent_or_dash(copy_share(result, set, c)),
@@ -94,9 +99,11 @@ json::object set_json(const BenchResult& result, const BenchSet& set) {
   }
   json::array cases;
   for (const BenchCase& c : set.cases) {
-    json::object object{{"prompt_tokens", c.prompt_tokens},
+    json::object object{{"lanes", c.lanes},
+                        {"prompt_tokens", c.prompt_tokens},
                         {"decode_tokens", c.decode_tokens},
-                        {"step_kv_bytes", step_kv_bytes(result, set, c)},
+                        {"weight_bytes_per_token", weight_bytes_per_token(set, c)},
+                        {"step_kv_bytes", step_kv_bytes(set, c)},
                         {"prefill_s", spread_json(c.prefill_s)},
                         {"step_ms", spread_json(c.step_ms)},
                         {"product_share", number_or_null(product_share(result, set, c))},
@@ -105,15 +112,14 @@ json::object set_json(const BenchResult& result, const BenchSet& set) {
                         {"sm_clock_mhz", clocks_json(c.clocks)}};
     object["prefill_tok_s"] =
         c.prefill_s ? json::value(prefill_rate(c, c.prefill_s->median)) : json::value(nullptr);
-    object["decode_tok_s"] = c.step_ms ? json::value(decode_rate(c.step_ms->median, result.lanes))
-                                       : json::value(nullptr);
+    object["decode_tok_s"] =
+        c.step_ms ? json::value(decode_rate(c, c.step_ms->median)) : json::value(nullptr);
     cases.push_back(std::move(object));
   }
   return {{"devices", set.devices},
           {"load_s", set.load_s},
           {"kv_dtype", set.kv_dtype},
           {"step_weight_bytes", step_weight_bytes(set)},
-          {"weight_bytes_per_token", step_weight_bytes(set) / static_cast<uint64_t>(result.lanes)},
           {"stages", stages},
           {"cases", cases},
           {"waiting_sm_clock_mhz", clocks_json(set.waiting_clocks)}};
@@ -152,8 +158,9 @@ void add_spread(Cells& cells, const std::optional<Spread>& spread) {
 
 std::string bench_table(const BenchResult& result) {
   std::string text;
-  std::vector<Cells> rows{{"devices", "prompt", "decode", "prefill tok/s", "spread", "products",
-                           "decode tok/s", "ms/step", "spread", "copy rate", "hop us", "SM MHz"}};
+  std::vector<Cells> rows{{"devices", "prompt", "decode", "lanes", "prefill tok/s", "spread",
+                           "products", "decode tok/s", "ms/step", "spread", "copy rate", "hop us",
+                           "SM MHz"}};
   for (const BenchSet& set : result.sets) {
     for (const BenchCase& c : set.cases) rows.push_back(case_cells(result, set, c));
   }
@@ -161,10 +168,9 @@ std::string bench_table(const BenchResult& result) {
   text += "\n";
   for (const BenchSet& set : result.sets) {
     text += fmt::format(
-        "{}: loaded in {:.2f} s, {} of weights read per step of {} token{}, {} of {} KV per "
-        "position before it",
-        set.devices, set.load_s, format_bytes(step_weight_bytes(set)), result.lanes,
-        result.lanes == 1 ? "" : "s", format_bytes(position_kv_bytes(set)), set.kv_dtype);
+        "{}: loaded in {:.2f} s, {} of weights read per step, {} of {} KV per position before it",
+        set.devices, set.load_s, format_bytes(step_weight_bytes(set)),
+        format_bytes(position_kv_bytes(set)), set.kv_dtype);
     if (!set.waiting_clocks.empty())
       text += fmt::format("; waiting at {} MHz", clock_text(set.waiting_clocks));
     text += "\n";
@@ -192,7 +198,6 @@ std::string bench_json(const BenchResult& result) {
                                       {"version", kVersion},
                                       {"model", result.model},
                                       {"load_format", result.dummy ? "dummy" : "auto"},
-                                      {"lanes", result.lanes},
                                       {"prefill_chunk", result.prefill_chunk_tokens},
                                       {"warm_up", result.warm_up},
                                       {"repetitions", result.repetitions},
@@ -215,7 +220,7 @@ std::string bench_csv(const BenchResult& result) {
       Cells cells{result.model,
                   result.dummy ? "dummy" : "auto",
                   set.devices,
-                  std::to_string(result.lanes),
+                  std::to_string(c.lanes),
                   std::to_string(c.prompt_tokens),
                   std::to_string(c.decode_tokens),
                   fmt::format("{:.6g}", set.load_s)};
@@ -224,15 +229,14 @@ std::string bench_csv(const BenchResult& result) {
                                   : "");
       cells.push_back(number_or_empty(product_share(result, set, c)));
       add_spread(cells, c.step_ms);
-      cells.push_back(
-          c.step_ms ? fmt::format("{:.6g}", decode_rate(c.step_ms->median, result.lanes)) : "");
+      cells.push_back(c.step_ms ? fmt::format("{:.6g}", decode_rate(c, c.step_ms->median)) : "");
       cells.push_back(number_or_empty(copy_share(result, set, c)));
-      cells.push_back(std::to_string(step_weight_bytes(set) / static_cast<uint64_t>(result.lanes)));
+      cells.push_back(std::to_string(weight_bytes_per_token(set, c)));
       cells.push_back(number_or_empty(c.hop_us));
       cells.push_back(c.clocks.empty() ? "" : clock_text(c.clocks));
       cells.push_back(set.waiting_clocks.empty() ? "" : clock_text(set.waiting_clocks));
       cells.push_back(set.kv_dtype);
-      cells.push_back(fmt::format("{:.6g}", step_kv_bytes(result, set, c)));
+      cells.push_back(fmt::format("{:.6g}", step_kv_bytes(set, c)));
       text += csv_line(cells);
     }
   }

@@ -27,13 +27,13 @@ double prefill_rate(const BenchCase& c, double seconds) {
   return seconds > 0 ? c.prompt_tokens / seconds : 0;
 }
 
-double decode_rate(double step_ms, int lanes) {
-  return step_ms > 0 ? 1e3 * lanes / step_ms : 0;
+double decode_rate(const BenchCase& c, double step_ms) {
+  return step_ms > 0 ? 1e3 * c.lanes / step_ms : 0;
 }
 
-double step_kv_bytes(const BenchResult& result, const BenchStage& stage, const BenchCase& c) {
+double step_kv_bytes(const BenchStage& stage, const BenchCase& c) {
   const double positions = c.prompt_tokens + (c.decode_tokens + 1) / 2.0;
-  return result.lanes * positions * static_cast<double>(stage.position_kv_bytes);
+  return c.lanes * positions * static_cast<double>(stage.position_kv_bytes);
 }
 
 std::optional<double> copy_share(const BenchResult& result, const BenchSet& set,
@@ -43,8 +43,7 @@ std::optional<double> copy_share(const BenchResult& result, const BenchSet& set,
   for (const BenchStage& stage : set.stages) {
     const DeviceSpeed* const speed = speed_of(result, stage.device);
     if (speed == nullptr || speed->copy_bytes_per_s <= 0) return std::nullopt;
-    const double bytes =
-        static_cast<double>(stage.step_weight_bytes) + step_kv_bytes(result, stage, c);
+    const double bytes = static_cast<double>(stage.step_weight_bytes) + step_kv_bytes(stage, c);
     seconds += bytes / speed->copy_bytes_per_s;
   }
   return seconds / (c.step_ms->median * 1e-3);

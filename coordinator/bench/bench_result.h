@@ -33,8 +33,9 @@ struct BenchStage {
       0;  ///< keys and values of one position, which every later step reads
 };
 
-/// One prompt length with one decode length.
+/// One prompt length with one decode length and number of lanes.
 struct BenchCase {
+  int lanes = 1;  ///< sequences that decode at the same time
   int prompt_tokens = 0;
   int decode_tokens = 0;            ///< of each lane
   std::optional<Spread> prefill_s;  ///< of one prompt
@@ -64,7 +65,6 @@ struct DeviceSpeed {
 struct BenchResult {
   std::string model;
   bool dummy = false;
-  int lanes = 1;
   int prefill_chunk_tokens = 0;
   int warm_up = 0;
   int repetitions = 0;
@@ -74,11 +74,11 @@ struct BenchResult {
 
 /// Tokens per second, over all lanes in decode.
 double prefill_rate(const BenchCase& c, double seconds);
-double decode_rate(double step_ms, int lanes);
+double decode_rate(const BenchCase& c, double step_ms);
 
 /// Keys and values that a stage reads in one decode step of all lanes: the mean over the case's
 /// steps, whose context grows from the prompt on.
-double step_kv_bytes(const BenchResult& result, const BenchStage& stage, const BenchCase& c);
+double step_kv_bytes(const BenchStage& stage, const BenchCase& c);
 
 /// How much of what the devices can do a decode step uses: the time that reading every stage's
 /// weights, keys and values at its device's copy rate would take, over the step's. Nothing when a

@@ -67,7 +67,8 @@ struct Lanes {
 // One loaded model, round after round.
 class Rounds {
  public:
-  Rounds(EngineRun& run, int vocab_size) : run_(run), vocab_size_(vocab_size) {}
+  Rounds(EngineRun& run, int lanes, int vocab_size)
+      : run_(run), lanes_(lanes), vocab_size_(vocab_size) {}
 
   void run(int prompt_tokens, int decode_tokens, bool counts) {
     Lanes lanes = start(prompt_tokens, decode_tokens, counts);
@@ -99,7 +100,7 @@ class Rounds {
  private:
   Lanes start(int prompt_tokens, int decode_tokens, bool counts) {
     Lanes lanes;
-    for (int lane = 0; lane < run_.plan().limits.lanes; ++lane) {
+    for (int lane = 0; lane < lanes_; ++lane) {
       auto admitted = run_.sequences().admit(lane, prompt_tokens + decode_tokens);
       if (!admitted) give_up(admitted.error());
       if (admitted.value().refusal)
@@ -147,6 +148,7 @@ class Rounds {
   }
 
   EngineRun& run_;
+  int lanes_;
   int vocab_size_;
 };
 
@@ -165,20 +167,27 @@ BenchSet run_bench(const RunOptions& options, const Checkpoint& checkpoint,
   set.load_s = run.load_seconds();
   set.kv_dtype = kv_dtype_name(run.plan().limits.kv_dtype);
   set.stages = stages_of(config, run.plan());
-  for (const int prompt_tokens : bench.prompt_lengths) {
-    for (const int decode_tokens : bench.decode_lengths) {
-      BenchCase result;
-      result.prompt_tokens = prompt_tokens;
-      result.decode_tokens = decode_tokens;
-      Rounds rounds(run, config.vocab_size);
-      for (int i = 0; i < bench.warm_up; ++i) rounds.run(prompt_tokens, decode_tokens, false);
-      ClockWatch watch(sensor.get(), uuids);
-      for (int i = 0; i < bench.repetitions; ++i) rounds.run(prompt_tokens, decode_tokens, true);
-      result.clocks = watch.stop();
-      result.prefill_s = spread_of(rounds.prefill_s);
-      result.step_ms = spread_of(rounds.step_ms);
-      result.hop_us = rounds.hop_us(prompt_tokens, decode_tokens);
-      set.cases.push_back(std::move(result));
+  const auto measure = [&](BenchCase result) {
+    const int prompt = result.prompt_tokens, decode = result.decode_tokens;
+    Rounds rounds(run, result.lanes, config.vocab_size);
+    for (int i = 0; i < bench.warm_up; ++i) rounds.run(prompt, decode, false);
+    ClockWatch watch(sensor.get(), uuids);
+    for (int i = 0; i < bench.repetitions; ++i) rounds.run(prompt, decode, true);
+    result.clocks = watch.stop();
+    result.prefill_s = spread_of(rounds.prefill_s);
+    result.step_ms = spread_of(rounds.step_ms);
+    result.hop_us = rounds.hop_us(prompt, decode);
+    set.cases.push_back(std::move(result));
+  };
+  for (const int prompt : bench.prompt_lengths) {
+    for (const int decode : bench.decode_lengths) {
+      for (const int lanes : bench.lanes) {
+        BenchCase wanted;
+        wanted.lanes = lanes;
+        wanted.prompt_tokens = prompt;
+        wanted.decode_tokens = decode;
+        measure(std::move(wanted));
+      }
     }
   }
   if (sensor) {

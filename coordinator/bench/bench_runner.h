@@ -12,12 +12,13 @@ namespace convoy {
 struct BenchOptions {
   std::vector<int> prompt_lengths;
   std::vector<int> decode_lengths;  ///< tokens of each lane after the prompt; 0: prefill only
+  std::vector<int> lanes = {1};     ///< sequences that decode at the same time
   int warm_up = 1;                  ///< rounds that do not count
   int repetitions = 5;
 };
 
-/// Loads the model on `options.devices`, measures, unloads. `options.lanes` sequences decode at the
-/// same time; prompts run one after another. Prompts are random ids of a fixed seed. Throws
+/// Loads the model on `options.devices`, measures, unloads. `options.lanes` is the most of
+/// `bench.lanes`; prompts run one after another. Prompts are random ids of a fixed seed. Throws
 /// FatalError, Cancelled after a signal.
 BenchSet run_bench(const RunOptions& options, const Checkpoint& checkpoint,
                    const BenchOptions& bench, ProgressDisplay& display);

@@ -26,7 +26,6 @@ constexpr int kMostTokens = 1 << 24;
 struct BenchFlags {
   EngineFlags engine;
   BenchOptions bench{.prompt_lengths = {512}, .decode_lengths = {64}};
-  int lanes = 1;
   std::string json;
   std::string csv;
   std::string svg;
@@ -80,7 +79,9 @@ class BenchCommand : public Command {
         ->delimiter(',')
         ->check(CLI::Range(0, kMostTokens))
         ->capture_default_str();
-    app->add_option("--lanes", flags_.lanes, "Sequences that decode at the same time")
+    app->add_option("--lanes", flags_.bench.lanes,
+                    "Sequences that decode at the same time, e.g. 1,16")
+        ->delimiter(',')
         ->check(CLI::Range(1, kMaxLanes))
         ->capture_default_str();
     app->add_option("--warm-up", flags_.bench.warm_up, "Rounds before those that count")
@@ -113,7 +114,6 @@ class BenchCommand : public Command {
 
     BenchResult result{.model = first.model_directory.native(),
                        .dummy = first.load_format == LoadFormat::dummy,
-                       .lanes = flags_.lanes,
                        .prefill_chunk_tokens = first.prefill_chunk_tokens,
                        .warm_up = flags_.bench.warm_up,
                        .repetitions = flags_.bench.repetitions,
@@ -139,7 +139,7 @@ class BenchCommand : public Command {
       EngineFlags engine = flags_.engine;
       engine.devices = set;
       if (engine.max_context == 0) engine.max_context = longest();
-      engine.lanes = flags_.lanes;
+      engine.lanes = *std::max_element(flags_.bench.lanes.begin(), flags_.bench.lanes.end());
       runs.push_back(resolve(engine, twins));
     }
     // A split counts for the sets with as many stages, if there is one.

@@ -81,11 +81,17 @@ TEST_F(BenchTest, RandomWeightsNeedNoFilesButTheConfig) {
   std::filesystem::copy_file(bundled_model_path() / "config.json", model / "config.json");
   const Ended ended = run(bench({"-m", model.native(), "--load-format", "dummy", "--devices",
                                  "cpu,cpu", "--prompt-lengths", "64", "--decode-lengths", "2",
-                                 "--lanes", "3", "--json", "-", "--quiet"}),
+                                 "--lanes", "1,3", "--json", "-", "--quiet"}),
                           stretched(60));
   const json::object result = json_of(ended);
   EXPECT_EQ(result.at("load_format"), "dummy");
-  EXPECT_EQ(result.at("lanes").to_number<int>(), 3);
+  const json::array& cases = result.at("sets").at(0).at("cases").as_array();
+  ASSERT_EQ(cases.size(), 2U);
+  EXPECT_EQ(cases.at(0).at("lanes").to_number<int>(), 1);
+  EXPECT_EQ(cases.at(1).at("lanes").to_number<int>(), 3);
+  // A step of three lanes reads the weights once and the keys of each.
+  EXPECT_DOUBLE_EQ(cases.at(1).at("step_kv_bytes").to_number<double>(),
+                   3 * cases.at(0).at("step_kv_bytes").to_number<double>());
   const Ended plan = run(convoy({"plan", "-m", model.native(), "--load-format", "dummy"}));
   EXPECT_EXIT_CODE(plan, 0);
   const Ended refused = run(generate({"-m", model.native(), "--load-format", "dummy", "-p", "x"}));
@@ -122,7 +128,7 @@ TEST_F(BenchTest, RefusesWhatItCannotRun) {
   };
   refuse({"-c", "100"}, 2, "--max-context 100 is less than");
   refuse({"--prompt-lengths", "0"}, 2, "--prompt-lengths");
-  refuse({"--lanes", "17"}, 2, "--lanes");
+  refuse({"--lanes", "1,17"}, 2, "--lanes");
   refuse({"--svg", "/nowhere/chart.svg"}, 1, "--svg /nowhere/chart.svg: cannot be written");
   refuse({"--devices", "cpu;gpu"}, 2, "gpu");
   refuse({"--load-format", "auto", "-m", scratch.path().native()}, 1, scratch.path().native());

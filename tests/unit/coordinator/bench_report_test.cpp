@@ -15,13 +15,13 @@ using ::testing::Not;
 BenchResult example() {
   BenchResult result{.model = "a <model> & \"more\"",
                      .dummy = true,
-                     .lanes = 2,
                      .prefill_chunk_tokens = 512,
                      .warm_up = 1,
                      .repetitions = 3,
                      .sets = {},
                      .devices = {}};
   BenchCase c;
+  c.lanes = 2;
   c.prompt_tokens = 1000;
   c.decode_tokens = 64;
   c.prefill_s = spread_of({0.5, 0.4, 0.6});
@@ -64,8 +64,8 @@ TEST(BenchShares, CompareWithWhatTheDevicesOfAStepCanDo) {
   const BenchResult result = example();
   // Two lanes read 1,000 positions of the prompt and 32.5 of what follows, on average.
   constexpr double kKvBytes = 2 * 1032.5 * 500'000;
-  EXPECT_EQ(step_kv_bytes(result, result.sets[0].stages[0], result.sets[0].cases[0]), kKvBytes);
-  EXPECT_EQ(step_kv_bytes(result, result.sets[1].stages[1], result.sets[1].cases[0]), 0);
+  EXPECT_EQ(step_kv_bytes(result.sets[0].stages[0], result.sets[0].cases[0]), kKvBytes);
+  EXPECT_EQ(step_kv_bytes(result.sets[1].stages[1], result.sets[1].cases[0]), 0);
   // 2.5 ms of reading weights in a step of 4.5 ms, and the first stage's keys and values.
   EXPECT_NEAR(copy_share(result, result.sets[0], result.sets[0].cases[0]).value(),
               (2.5 + kKvBytes / 4e9) / 4.5, 1e-9);
@@ -97,12 +97,13 @@ TEST(BenchReport, TheJsonSaysEverything) {
   EXPECT_EQ(object.at("load_format"), "dummy");
   const auto& set = object.at("sets").at(1).as_object();
   EXPECT_EQ(set.at("step_weight_bytes").to_number<uint64_t>(), 10'000'000'000U);
-  EXPECT_EQ(set.at("weight_bytes_per_token").to_number<uint64_t>(), 5'000'000'000U);
   EXPECT_EQ(set.at("stages").as_array().size(), 2U);
   EXPECT_EQ(set.at("kv_dtype"), "bf16");
   EXPECT_EQ(set.at("stages").at(0).at("position_kv_bytes").to_number<int>(), 500'000);
   EXPECT_EQ(set.at("cases").at(0).at("step_kv_bytes").to_number<double>(), 1'032'500'000);
   const auto& c = set.at("cases").at(0).as_object();
+  EXPECT_EQ(c.at("lanes").to_number<int>(), 2);
+  EXPECT_EQ(c.at("weight_bytes_per_token").to_number<uint64_t>(), 5'000'000'000U);
   EXPECT_EQ(c.at("step_ms").at("min").to_number<double>(), 4);
   EXPECT_NEAR(c.at("decode_tok_s").to_number<double>(), 444.44, 0.01);
   EXPECT_EQ(c.at("hop_us").to_number<double>(), 12.5);
