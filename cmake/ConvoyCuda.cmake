@@ -35,6 +35,30 @@ if(NOT CONVOY_WITH_CUDA)
   return()
 endif()
 
+# Architectures: as CMAKE_CUDA_ARCHITECTURES says, else those of this machine's cards, else Hopper's. Hopper's own matrix instructions
+# need 90a, not 90.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(capabilities "")
+  find_program(CONVOY_NVIDIA_SMI nvidia-smi)
+  if(CONVOY_NVIDIA_SMI)
+    execute_process(COMMAND ${CONVOY_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
+      OUTPUT_VARIABLE capabilities ERROR_QUIET)
+  endif()
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${capabilities}")
+  set(CMAKE_CUDA_ARCHITECTURES "")
+  foreach(capability IN LISTS capabilities)
+    if(capability VERSION_GREATER_EQUAL 8.0)
+      string(REPLACE "." "" architecture "${capability}")
+      string(REGEX REPLACE "^90$" "90a" architecture "${architecture}")
+      list(APPEND CMAKE_CUDA_ARCHITECTURES "${architecture}-real")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES CMAKE_CUDA_ARCHITECTURES)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES "90a-real")
+  endif()
+endif()
+
 set(CMAKE_CUDA_COMPILER ${CONVOY_NVCC})
 enable_language(CUDA)
 # CMake before 3.26 does not know the flag for C++20 in CUDA.

@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_items.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/shared_memory.h"
 
 namespace convoy::cuda {
 namespace {
@@ -326,13 +327,10 @@ int resident_blocks() {
   static const int kBlocks = [] {
     int device = 0;
     int multiprocessors = 0;
-    int shared_bytes = 0;
     CONVOY_CUDA(cudaGetDevice(&device));
     CONVOY_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    CONVOY_CUDA(
-        cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     constexpr size_t kBytes = sizeof(DecodeShared<Shape>);
-    if (kBytes > static_cast<size_t>(shared_bytes)) return 0;
+    if (kBytes > shared_bytes_per_block()) return 0;
     CONVOY_CUDA(cudaFuncSetAttribute(generated_attention<Shape>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     int per_multiprocessor = 0;

@@ -10,6 +10,7 @@
 #include "kernels/cuda/driver_calls.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/shared_memory.h"
 
 namespace convoy::cuda {
 namespace {
@@ -331,7 +332,14 @@ void attend(cudaStream_t stream, const PagedAttentionArgs& args) {
 
 bool has_hopper_attention(const PagedAttentionArgs& args) {
   if (args.cache.head_dim != 128 && args.cache.head_dim != 256) return false;
-  return attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+  // Elsewhere, and in code of an older architecture, the kernels are empty.
+  static const bool compiled = [] {
+    cudaFuncAttributes code{};
+    CONVOY_CUDA(cudaFuncGetAttributes(&code, prompt_attention_hopper<128>));
+    return code.ptxVersion == 90 && attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+           shared_bytes_per_block() >= sizeof(HopperShared<256>);
+  }();
+  return compiled;
 }
 
 void attend_prompt_hopper(cudaStream_t stream, const PagedAttentionArgs& args) {

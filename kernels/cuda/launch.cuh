@@ -6,7 +6,9 @@
 
 #include <cstddef>
 
+#include "base/check.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/shared_memory.h"
 
 namespace convoy::cuda {
 
@@ -23,6 +25,7 @@ struct LaunchShape {
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
             Arguments&&... arguments) {
+  CONVOY_CHECK_OP(shape.shared_bytes, <=, shared_bytes_per_block());
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/cuda/linear_decode.cuh"
 #include "kernels/cuda/linear_kernels.h"
+#include "kernels/cuda/shared_memory.h"
 #include "kernels/ops/scratch.h"
 
 namespace convoy::cuda {
@@ -69,13 +70,9 @@ static_assert(kVariants.back().columns == kMaxGeneratedColumns);
 bool has_wide_kernel() {
   static const bool has = [] {
     using Tile = WideTile<64, 3>;
-    int device = 0, shared_bytes = 0;
     cudaFuncAttributes code{};
-    CONVOY_CUDA(cudaGetDevice(&device));
-    CONVOY_CUDA(
-        cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     CONVOY_CUDA(cudaFuncGetAttributes(&code, wide_kernel<Tile>));
-    return code.ptxVersion >= 90 && shared_bytes >= Tile::kSharedBytes;
+    return code.ptxVersion >= 90 && shared_bytes_per_block() >= Tile::kSharedBytes;
   }();
   return has;
 }
