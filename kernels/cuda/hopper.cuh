@@ -78,10 +78,6 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* tensor) {
 __device__ __forceinline__ void publish_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/// Barrier `id` (1..15) of `threads` threads of the block.
-__device__ __forceinline__ void sync_threads(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
 
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {

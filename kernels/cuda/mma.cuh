@@ -1,5 +1,5 @@
-// Tensor-core and copy instructions of compute capability 8.0 and later (PTX ISA, "Warp-level
-// matrix instructions", "Asynchronous copy").
+// Tensor-core, copy and barrier instructions of compute capability 8.0 and later (PTX ISA,
+// "Warp-level matrix instructions", "Asynchronous copy", "bar").
 #pragma once
 
 #include <cuda_bf16.h>
@@ -61,6 +61,11 @@ __device__ __forceinline__ void commit_copies() {
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Barrier `id` (1..15) of `threads` threads of the block.
+__device__ __forceinline__ void sync_threads(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {

@@ -13,6 +13,9 @@ constexpr int kProductTileRows = 128;
 // What the CUDA context, the program's kernels and the matrix library take before anything is
 // allocated; measured on an H200 (docs/measurements.md).
 constexpr uint64_t kCudaRuntimeBytes = uint64_t{1020} << 20;
+// A card hands out memory in pieces of this size. Only planes that take all that is left come to
+// any number of bytes.
+constexpr uint64_t kCudaPieceBytes = uint64_t{2} << 20;
 
 bool is_attention(const ModelConfig& config, int layer) {
   return config.layer_types[static_cast<size_t>(layer)] == LayerType::full_attention;
@@ -115,6 +118,8 @@ LayerNeeds layer_needs(const ModelConfig& c, int layer, const StageLimits& limit
   needs.state_bytes = static_cast<uint64_t>(limits.state_slots()) * state_image_bytes(c, alone);
   needs.widths = layer_widths(c, layer);
   needs.scratch_bytes = scratch_bytes(c, alone, limits, kind);
+  // The planes of keys and of values end inside a piece.
+  if (kind == DeviceKind::cuda && needs.page_bytes > 0) needs.rounding_bytes = 2 * kCudaPieceBytes;
   return needs;
 }
 
@@ -124,6 +129,7 @@ LayerNeeds& LayerNeeds::operator+=(const LayerNeeds& other) {
   state_bytes += other.state_bytes;
   widen(widths, other.widths);
   scratch_bytes = std::max(scratch_bytes, other.scratch_bytes);
+  rounding_bytes += other.rounding_bytes;
   return *this;
 }
 
@@ -150,7 +156,7 @@ StageMemory stage_memory_of(const ModelConfig& c, const LayerNeeds& needs,
                               static_cast<uint64_t>(limits.pages_per_row()) * sizeof(int32_t);
     memory.workspace_bytes += static_cast<uint64_t>(limits.max_deltas()) * sizeof(BlockTableDelta);
   }
-  if (kind == DeviceKind::cuda) memory.runtime_bytes = kCudaRuntimeBytes;
+  if (kind == DeviceKind::cuda) memory.runtime_bytes = kCudaRuntimeBytes + needs.rounding_bytes;
   return memory;
 }
 

@@ -37,7 +37,8 @@ struct StageMemory {
   uint64_t state_bytes = 0;      ///< GDN and convolution slots
   uint64_t workspace_bytes = 0;  ///< activations, control block, block tables
   uint64_t link_bytes = 0;       ///< the shared segment towards the next stage
-  uint64_t runtime_bytes = 0;    ///< CUDA devices: context, code, the matrix library's workspace
+  /// CUDA devices: context, code, the matrix library's workspace, ends of allocations
+  uint64_t runtime_bytes = 0;
   uint64_t total() const {
     return weight_bytes + kv_bytes + state_bytes + workspace_bytes + link_bytes + runtime_bytes;
   }
@@ -81,6 +82,7 @@ struct LayerNeeds {
   uint64_t state_bytes = 0;  ///< all slots
   WorkspaceWidths widths;
   uint64_t scratch_bytes = 0;
+  uint64_t rounding_bytes = 0;  ///< lost at the ends of what a card hands out
   LayerNeeds& operator+=(const LayerNeeds& other);
 };
 /// Does not depend on limits.page_groups.

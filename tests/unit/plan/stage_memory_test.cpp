@@ -117,6 +117,19 @@ TEST(StageMemory, AnySplitAddsUpToTheWhole) {
   }
 }
 
+TEST(StageMemory, CardsLoseUpToTwoMibAtTheEndOfEveryPlane) {
+  const ModelConfig config = config_27b();
+  const StageLimits limits{
+      .max_context_tokens = 4096, .page_groups = 64, .kv_dtype = KvDtype::bf16};
+  const auto runtime = [&](LayerRange layers, DeviceKind kind) {
+    return stage_memory(config, layers, limits, kind).runtime_bytes;
+  };
+  const uint64_t none = runtime({0, 3}, DeviceKind::cuda);  // no attention layer
+  EXPECT_EQ(runtime({0, 4}, DeviceKind::cuda) - none, 2U * (2U << 20));
+  EXPECT_EQ(runtime({0, 64}, DeviceKind::cuda) - none, 16U * 2 * (2U << 20));
+  EXPECT_EQ(runtime({0, 64}, DeviceKind::cpu), 0U);
+}
+
 TEST(StageMemory, TotalCountsEveryKind) {
   EXPECT_EQ((StageMemory{1, 20, 300, 4000, 50000}.total()), 54321U);
 }
