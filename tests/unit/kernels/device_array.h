@@ -176,8 +176,9 @@ template <typename T>
 void expect_same_bits(const std::vector<T>& got, const std::vector<T>& want,
                       const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
+  const auto bits = [](const T& value) { return static_cast<const void*>(&value); };
   for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(std::memcmp(&got[i], &want[i], sizeof(T)), 0)
+    ASSERT_EQ(std::memcmp(bits(got[i]), bits(want[i]), sizeof(T)), 0)
         << what << ": value " << i << " is " << got[i] << ", not " << want[i];
   }
 }
