@@ -331,8 +331,7 @@ int resident_blocks() {
     CONVOY_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
     constexpr size_t kBytes = sizeof(DecodeShared<Shape>);
     if (kBytes > shared_bytes_per_block()) return 0;
-    CONVOY_CUDA(cudaFuncSetAttribute(generated_attention<Shape>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    allow_shared_bytes<generated_attention<Shape>>(kBytes);
     int per_multiprocessor = 0;
     CONVOY_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &per_multiprocessor, generated_attention<Shape>, kDecodeThreads, kBytes));

@@ -200,12 +200,7 @@ __global__ void __launch_bounds__(kThreads) prompt_attention(PagedAttentionArgs 
 template <int kDim, KvDtype kDtype>
 void launch_prompt(cudaStream_t stream, const PagedAttentionArgs& args) {
   constexpr size_t kBytes = sizeof(PromptShared<kDim, kDtype>);
-  static const bool kSized = [] {
-    CONVOY_CUDA(cudaFuncSetAttribute(prompt_attention<kDim, kDtype>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    return true;
-  }();
-  (void)kSized;
+  allow_shared_bytes<prompt_attention<kDim, kDtype>>(kBytes);
   const int rows = args.step.width * (args.heads / args.cache.kv_heads);
   const dim3 grid(static_cast<unsigned>((rows + kRows - 1) / kRows),
                   static_cast<unsigned>(args.cache.kv_heads),

@@ -302,16 +302,6 @@ void launch_hopper(void (*kernel)(Parameters...), size_t shared_bytes, cudaStrea
          stream, args, grid, more...);
 }
 
-template <auto kKernel>
-void allow_shared_bytes(size_t bytes) {
-  static const bool kSized = [bytes] {
-    CONVOY_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(bytes)));
-    return true;
-  }();
-  (void)kSized;
-}
-
 template <int kDim>
 void attend(cudaStream_t stream, const PagedAttentionArgs& args) {
   with_kv_dtype(args.cache.dtype, [&](auto dtype) {
@@ -333,13 +323,10 @@ void attend(cudaStream_t stream, const PagedAttentionArgs& args) {
 bool has_hopper_attention(const PagedAttentionArgs& args) {
   if (args.cache.head_dim != 128 && args.cache.head_dim != 256) return false;
   // Elsewhere, and in code of an older architecture, the kernels are empty.
-  static const bool compiled = [] {
-    cudaFuncAttributes code{};
-    CONVOY_CUDA(cudaFuncGetAttributes(&code, prompt_attention_hopper<128>));
-    return code.ptxVersion == 90 && attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-           shared_bytes_per_block() >= sizeof(HopperShared<256>);
-  }();
-  return compiled;
+  static const bool kCompiled = code_version(prompt_attention_hopper<128>) == 90 &&
+                                attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+                                shared_bytes_per_block() >= sizeof(HopperShared<256>);
+  return kCompiled;
 }
 
 void attend_prompt_hopper(cudaStream_t stream, const PagedAttentionArgs& args) {

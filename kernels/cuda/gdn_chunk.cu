@@ -404,13 +404,7 @@ __global__ void __launch_bounds__(kThreads, 1) gdn_chunk_kernel(const GdnArgs ar
 template <int kStages>
 void launch_chunks(cudaStream_t stream, const GdnArgs& args) {
   constexpr size_t kBytes = sizeof(ChunkShared<kStages>);
-  static const bool allowed = [] {
-    CONVOY_CUDA(cudaFuncSetAttribute(gdn_chunk_kernel<kStages>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(kBytes)));
-    return true;
-  }();
-  (void)allowed;
+  cuda::allow_shared_bytes<gdn_chunk_kernel<kStages>>(kBytes);
   const dim3 grid(static_cast<unsigned>(args.value_dim / kValues),
                   static_cast<unsigned>(args.value_heads), static_cast<unsigned>(args.step.lanes));
   cuda::launch(gdn_chunk_kernel<kStages>,

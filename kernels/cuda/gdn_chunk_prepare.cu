@@ -47,8 +47,7 @@ __device__ __forceinline__ int group_thread() {
   return static_cast<int>(threadIdx.x) % kGroupThreads;
 }
 __device__ __forceinline__ void sync_group() {
-  const int barrier = 1 + static_cast<int>(threadIdx.x) / kGroupThreads;  // 0 is __syncthreads
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kGroupThreads) : "memory");
+  cuda::sync_threads(1 + static_cast<int>(threadIdx.x) / kGroupThreads, kGroupThreads);
 }
 
 // Threads 0..63 have a column each; the sum of g runs over pairs of columns, then over a warp.
@@ -378,13 +377,7 @@ __global__ void __launch_bounds__(kGroupThreads* kMaxGroups)
 }  // namespace
 
 void cuda::prepare_chunks(cudaStream_t stream, const GdnArgs& args) {
-  static const bool allowed = [] {
-    CONVOY_CUDA(cudaFuncSetAttribute(gdn_chunk_prepare_kernel,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(sizeof(PrepareShared))));
-    return true;
-  }();
-  (void)allowed;
+  allow_shared_bytes<gdn_chunk_prepare_kernel>(sizeof(PrepareShared));
   const int ratio = args.value_heads / args.key_heads;
   const int blocks = (ratio + kMaxGroups - 1) / kMaxGroups;
   const int groups = (ratio + blocks - 1) / blocks;

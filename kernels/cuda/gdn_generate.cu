@@ -437,11 +437,7 @@ __global__ void __launch_bounds__(kThreads, kTile == 1 ? 3 : 2)
 
 // Whether the kernel was compiled for clusters, which begin with compute capability 9.0.
 bool has_clusters() {
-  static const bool has = [] {
-    cudaFuncAttributes attributes{};
-    CONVOY_CUDA(cudaFuncGetAttributes(&attributes, gdn_generate_kernel<1>));
-    return attributes.ptxVersion >= 90;
-  }();
+  static const bool has = cuda::code_version(gdn_generate_kernel<1>) >= 90;
   return has;
 }
 

@@ -19,6 +19,27 @@ struct LaunchShape {
   unsigned cluster_blocks = 1;  ///< blocks of a cluster along x; more than 1: sm_90 and later
 };
 
+/// Lets a kernel have so much dynamic shared memory, which it must be asked for beyond 48 KiB. Once
+/// per kernel, whose `bytes` are always the same.
+template <auto kKernel>
+void allow_shared_bytes(size_t bytes) {
+  static const bool kAllowed = [bytes] {
+    CONVOY_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(bytes)));
+    return true;
+  }();
+  (void)kAllowed;
+}
+
+/// The compute capability, times ten, that a kernel's code was compiled for. It may be older than
+/// the device.
+template <typename... Parameters>
+int code_version(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes attributes{};
+  CONVOY_CUDA(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion;
+}
+
 /// The kernel may begin before its predecessor in the stream has ended: it must call
 /// grid_dependency_wait() in every thread before it touches what an earlier kernel may write or
 /// read. Works in captures too.

@@ -15,12 +15,9 @@ namespace {
 // first loads do not come before the last ones here, early enough that its start is hidden.
 constexpr int kTriggerUnits = 12;
 
-// A block gets more than 48 KB of shared memory only after the kernel was allowed to.
-template <typename Tile>
-void launch_tile(void (*kernel)(DecodeProblem), cudaStream_t stream, const LinearArgs& args) {
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
-  CONVOY_CUDA(allowed);
+template <typename Tile, void (*kKernel)(DecodeProblem)>
+void launch_tile(cudaStream_t stream, const LinearArgs& args) {
+  allow_shared_bytes<kKernel>(Tile::kSharedBytes);
   CONVOY_CHECK_OP(args.rows, <=, Tile::kColumns);
   const int units = (args.weight.in_features + kUnitValues - 1) / kUnitValues;
   const int chunk_units = (units + kChunks - 1) / kChunks;
@@ -34,7 +31,7 @@ void launch_tile(void (*kernel)(DecodeProblem), cudaStream_t stream, const Linea
                                  std::min(Tile::kStages + kTriggerUnits, chunk_units),
                                  LinearOut(args)};
   const int tiles = (args.weight.out_features + Tile::kRows - 1) / Tile::kRows;
-  launch(kernel,
+  launch(kKernel,
          {dim3(static_cast<unsigned>(tiles * Tile::kClusterBlocks)), dim3(Tile::kThreads),
           Tile::kSharedBytes, Tile::kClusterBlocks},
          stream, problem);
@@ -43,12 +40,12 @@ void launch_tile(void (*kernel)(DecodeProblem), cudaStream_t stream, const Linea
 template <int kRowTiles, int kColumns, int kStages>
 void narrow(cudaStream_t stream, const LinearArgs& args) {
   using Tile = NarrowTile<kRowTiles, kColumns, kStages>;
-  launch_tile<Tile>(narrow_kernel<Tile>, stream, args);
+  launch_tile<Tile, narrow_kernel<Tile>>(stream, args);
 }
 template <int kColumns, int kStages>
 void wide(cudaStream_t stream, const LinearArgs& args) {
   using Tile = WideTile<kColumns, kStages>;
-  launch_tile<Tile>(wide_kernel<Tile>, stream, args);
+  launch_tile<Tile, wide_kernel<Tile>>(stream, args);
 }
 
 struct Variant {
@@ -68,12 +65,9 @@ static_assert(kVariants.back().columns == kMaxGeneratedColumns);
 // Clusters of blocks begin with compute capability 9.0; the code must have been built for it too.
 // Elsewhere more columns take several passes.
 bool has_wide_kernel() {
-  static const bool has = [] {
-    using Tile = WideTile<64, 3>;
-    cudaFuncAttributes code{};
-    CONVOY_CUDA(cudaFuncGetAttributes(&code, wide_kernel<Tile>));
-    return code.ptxVersion >= 90 && shared_bytes_per_block() >= Tile::kSharedBytes;
-  }();
+  using Tile = WideTile<64, 3>;
+  static const bool has =
+      code_version(wide_kernel<Tile>) >= 90 && shared_bytes_per_block() >= Tile::kSharedBytes;
   return has;
 }
 
