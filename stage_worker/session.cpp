@@ -167,7 +167,8 @@ void Session::load(const proto::LoadStage& message) {
   check_load(message, checkpoint.config());
   const LayerRange layers{static_cast<int>(message.plan().layer_begin()),
                           static_cast<int>(message.plan().layer_end())};
-  device_ = open_device(device_id_, static_cast<int>(message.threads()));
+  device_ =
+      open_device(device_id_, static_cast<int>(message.threads()), message.plan().device_uuid());
   check_kv_dtype(message.limits(), *device_);
   stream_ = device_->make_stream();
 

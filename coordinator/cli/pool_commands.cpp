@@ -13,6 +13,8 @@
 #include "coordinator/console/output.h"
 #include "coordinator/workers/child_process.h"
 #include "shared/control/health_client.h"
+#include "shared/plan/visible_devices.h"
+#include "shared/stage/list_devices.h"
 
 namespace convoy {
 namespace {
@@ -37,7 +39,10 @@ class UpCommand : public Command {
   }
 
   int run() override {
-    const auto devices = parse_devices(devices_, twins.source_of("--devices"));
+    const auto devices = identify_devices(parse_devices(devices_, twins.source_of("--devices")));
+    // Rank 0's card will be known when a run attaches.
+    std::vector<DeviceSpec> cards;
+    if (devices.front().kind == DeviceKind::cuda) cards = identify_devices(all_gpus());
     InstanceDirectory instance = InstanceDirectory::create(runtime_root(runtime_dir_), name_);
     InstanceInfo info{.name = name_, .kind = "pool", .members = {}};
     std::vector<ChildProcess> workers;
@@ -51,11 +56,13 @@ class UpCommand : public Command {
                            control_socket_path(instance.path(), rank).native(), "--health",
                            health_socket_path(instance.path(), rank).native()},
              .descriptors = {instance.lock_fd()},
+             .environment = visible_devices(devices[i], cards),
              .stderr_log = worker_log_path(instance.path(), rank)}));
         info.members.push_back({.rank = rank,
                                 .pid = workers.back().pid(),
                                 .role = "stage_worker",
-                                .device = devices[i].id});
+                                .device = devices[i].id,
+                                .uuid = devices[i].uuid});
       }
       instance.publish(info);
       for (size_t i = 0; i < workers.size(); ++i)

@@ -8,6 +8,7 @@
 #include "coordinator/console/output.h"
 #include "coordinator/console/table.h"
 #include "coordinator/probe/probe.h"
+#include "shared/stage/list_devices.h"
 #include "shared/stage/open_device.h"
 
 namespace convoy {
@@ -128,7 +129,7 @@ class ProbeCommand : public Command {
   int run() override {
     options_.runtime_root = runtime_root(runtime_dir_);
     options_.program = std::filesystem::read_symlink("/proc/self/exe");
-    options_.devices = parse_devices(chosen_devices(), twins.source_of("--devices"));
+    options_.devices = chosen_devices();
     options_.doorbell = resolve_doorbell(doorbell_, options_.devices.front().kind, twins);
     const ProbeResult result = probe(
         options_, [](const std::string& what) { fmt::print(stderr, "measuring {}\n", what); });
@@ -140,10 +141,12 @@ class ProbeCommand : public Command {
   }
 
  private:
-  std::string chosen_devices() const {
-    if (!devices_.empty()) return devices_;
-    const std::vector<std::string> ids = cuda_device_ids();
-    return ids.empty() ? "cpu" : fmt::format("{}", fmt::join(ids, ","));
+  std::vector<DeviceSpec> chosen_devices() const {
+    if (!devices_.empty())
+      return identify_devices(parse_devices(devices_, twins.source_of("--devices")));
+    std::vector<DeviceSpec> gpus = all_gpus();
+    if (gpus.empty()) gpus.push_back({DeviceKind::cpu, "cpu"});
+    return gpus;
   }
 
   ProbeOptions options_;
@@ -159,6 +162,7 @@ class ProbeEndCommand : public Command {
     app = parent.add_subcommand("probe-end", "One end of a probed pair")->group("");
     app->add_option("--first", options_.first)->required();
     app->add_option("--device", options_.device)->required();
+    app->add_option("--uuid", options_.uuid);
     app->add_option("--threads", options_.threads)->required();
     app->add_option("--wish", wish_)->required();
     app->add_option("--doorbell", doorbell_)->required();

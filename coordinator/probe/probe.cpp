@@ -18,6 +18,7 @@
 #include "coordinator/workers/child_process.h"
 #include "shared/control/instance_directory.h"
 #include "shared/ipc/shared_region.h"
+#include "shared/plan/visible_devices.h"
 
 namespace convoy {
 namespace {
@@ -80,12 +81,12 @@ class Pair {
  public:
   // `folder` takes the children's stderr, for what they could not say otherwise.
   Pair(const ProbeOptions& options, const fs::path& folder, const ProbeEndOptions& common,
-       const std::string& first, const std::string& second)
+       const DeviceSpec& first, const DeviceSpec& second)
       : folder_(folder),
         forward_(make_region(common, "forward")),
         backward_(make_region(common, "backward")) {
-    start(options, common, first, true);
-    start(options, common, second, false);
+    start(options, common, first, second, true);
+    start(options, common, second, first, false);
   }
   ~Pair() {
     for (End& end : ends_) {
@@ -124,9 +125,10 @@ class Pair {
     return region;
   }
 
-  void start(const ProbeOptions& options, ProbeEndOptions end, const std::string& device,
-             bool first) {
-    end.device = device;
+  void start(const ProbeOptions& options, ProbeEndOptions end, const DeviceSpec& device,
+             const DeviceSpec& other, bool first) {
+    end.device = device.id;
+    end.uuid = device.uuid;
     end.first = first;
     end.parent_pid = ::getpid();
     Pipe output = make_pipe();
@@ -136,6 +138,7 @@ class Pair {
         ChildProcess::spawn({.program = options.program,
                              .arguments = arguments,
                              .descriptors = {output.write.get(), forward_.fd(), backward_.fd()},
+                             .environment = visible_devices(device, {other}),
                              .stderr_log = log_of(first)});
     ends_.push_back(
         {.options = end, .process = std::move(process), .output = std::move(output.read)});
@@ -160,15 +163,15 @@ class Pair {
   std::vector<End> ends_;
 };
 
-// Indices into `ids` of every pair that is measured, each once.
+// Indices into `ends` of every pair that is measured, each once.
 std::vector<std::pair<size_t, size_t>> pairs_of(const std::vector<DeviceSpec>& devices,
-                                                const std::vector<std::string>& ids) {
+                                                const std::vector<DeviceSpec>& ends) {
   std::vector<std::pair<size_t, size_t>> pairs;
-  for (size_t i = 0; i < ids.size(); ++i) {
+  for (size_t i = 0; i < ends.size(); ++i) {
     const auto named = std::count_if(devices.begin(), devices.end(),
-                                     [&](const DeviceSpec& d) { return d.id == ids[i]; });
-    if (named > 1 || ids.size() == 1) pairs.emplace_back(i, i);
-    for (size_t j = i + 1; j < ids.size(); ++j) pairs.emplace_back(i, j);
+                                     [&](const DeviceSpec& d) { return d.id == ends[i].id; });
+    if (named > 1 || ends.size() == 1) pairs.emplace_back(i, i);
+    for (size_t j = i + 1; j < ends.size(); ++j) pairs.emplace_back(i, j);
   }
   return pairs;
 }
@@ -181,9 +184,11 @@ ProbedLink direction(const End& end, size_t from, size_t to) {
 
 ProbeResult probe(const ProbeOptions& options,
                   const std::function<void(const std::string&)>& note) {
-  std::vector<std::string> ids;
+  std::vector<DeviceSpec> ends;  // each device once
   for (const DeviceSpec& device : options.devices) {
-    if (std::find(ids.begin(), ids.end(), device.id) == ids.end()) ids.push_back(device.id);
+    const bool known = std::any_of(ends.begin(), ends.end(),
+                                   [&](const DeviceSpec& d) { return d.id == device.id; });
+    if (!known) ends.push_back(device);
   }
   const bool cpu = options.devices.front().kind == DeviceKind::cpu;
   std::vector<LinkWish> wishes{LinkWish::pinned};
@@ -193,20 +198,20 @@ ProbeResult probe(const ProbeOptions& options,
       InstanceDirectory::create(options.runtime_root, fmt::format("probe-{}", ::getpid()));
   folder.publish({.name = folder.name(), .kind = "probe", .members = {}});
   ProbeResult result;
-  result.devices.resize(ids.size());
+  result.devices.resize(ends.size());
   ProbeEndOptions common;
   common.threads = options.threads;
   common.doorbell = options.doorbell;
   common.rounds = options.rounds;
   // Spinning pays only where both processes have a core.
   common.spin_iterations = cpu && physical_cores() >= 2 ? kWaitSpins : 0;
-  for (const auto& [from, to] : pairs_of(options.devices, ids)) {
+  for (const auto& [from, to] : pairs_of(options.devices, ends)) {
     for (const LinkWish wish : wishes) {
       common.wish = wish;
       note(fmt::format(
-          "{} and {}, {}", ids[from], ids[to],
+          "{} and {}, {}", ends[from].id, ends[to].id,
           cpu ? "shared memory" : (wish == LinkWish::pinned ? "pinned" : "device memory")));
-      Pair pair(options, folder.path(), common, ids[from], ids[to]);
+      Pair pair(options, folder.path(), common, ends[from], ends[to]);
       pair.wait();
       result.devices[from] = pair.first().device.value();
       result.devices[to] = pair.second().device.value();

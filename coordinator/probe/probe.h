@@ -14,7 +14,7 @@ namespace convoy {
 
 struct ProbeOptions {
   std::filesystem::path program;       ///< this program: it starts itself with a hidden command
-  std::vector<DeviceSpec> devices;     ///< pairs are made of these, in both directions
+  std::vector<DeviceSpec> devices;     ///< identified; pairs are made of these, in both directions
   std::filesystem::path runtime_root;  ///< where its folder lies while it runs
   LinkDoorbell doorbell = LinkDoorbell::words;
   int threads = 1;  ///< of a CPU device

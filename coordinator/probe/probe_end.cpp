@@ -283,7 +283,7 @@ SharedRegion open_region(int fd, const ProbeEndOptions& options, const char* lab
 }
 
 void measure_all(const ProbeEndOptions& options) {
-  const auto device = open_device(options.device, options.threads);
+  const auto device = open_device(options.device, options.threads, options.uuid);
   device->bind_thread();
   device->set_wait_spins(options.spin_iterations);
   ProbeMessage message;
@@ -311,14 +311,17 @@ StageLinkOptions probe_link_options(const ProbeEndOptions& options) {
 }
 
 std::vector<std::string> to_arguments(const ProbeEndOptions& options) {
-  return {fmt::format("--first={}", options.first ? 1 : 0),
-          fmt::format("--device={}", options.device),
-          fmt::format("--threads={}", options.threads),
-          fmt::format("--wish={}", static_cast<uint32_t>(options.wish)),
-          fmt::format("--doorbell={}", static_cast<uint32_t>(options.doorbell)),
-          fmt::format("--rounds={}", options.rounds),
-          fmt::format("--spins={}", options.spin_iterations),
-          fmt::format("--parent={}", options.parent_pid)};
+  std::vector<std::string> arguments{
+      fmt::format("--first={}", options.first ? 1 : 0),
+      fmt::format("--device={}", options.device),
+      fmt::format("--threads={}", options.threads),
+      fmt::format("--wish={}", static_cast<uint32_t>(options.wish)),
+      fmt::format("--doorbell={}", static_cast<uint32_t>(options.doorbell)),
+      fmt::format("--rounds={}", options.rounds),
+      fmt::format("--spins={}", options.spin_iterations),
+      fmt::format("--parent={}", options.parent_pid)};
+  if (!options.uuid.empty()) arguments.push_back("--uuid=" + options.uuid);
+  return arguments;
 }
 
 int run_probe_end(const ProbeEndOptions& options) {

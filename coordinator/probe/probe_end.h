@@ -23,7 +23,7 @@ inline constexpr int kProbeBackwardFd = 5;  ///< link from the second end to the
 
 struct ProbeEndOptions {
   bool first = true;
-  std::string device;
+  std::string device, uuid;  ///< as in DeviceSpec
   int threads = 1;
   LinkWish wish = LinkWish::pinned;
   LinkDoorbell doorbell = LinkDoorbell::words;

@@ -9,24 +9,13 @@
 #include "shared/model/model_config.h"
 #include "shared/plan/device_choice.h"
 #include "shared/stage/list_devices.h"
-#include "shared/stage/open_device.h"
 
 namespace convoy {
 namespace {
 
-std::vector<DeviceSpec> all_gpus() {
-  std::vector<DeviceSpec> gpus;
-  for (const std::string& id : cuda_device_ids()) gpus.push_back({DeviceKind::cuda, id});
-  return gpus;
-}
-
 template <typename Value>
 void keep_values_of(const std::vector<DeviceSpec>& devices,
                     std::vector<DeviceValue<Value>>& values) {
-  const auto uuid_of = [](const DeviceSpec& device) {
-    const auto listed = list_devices({device});
-    return listed.empty() ? device.id : listed.front().uuid;
-  };
   std::erase_if(values, [&](const DeviceValue<Value>& value) {
     return std::none_of(devices.begin(), devices.end(), [&](const DeviceSpec& device) {
       return uuid_of(device) == uuid_of(value.device);

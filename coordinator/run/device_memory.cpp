@@ -13,11 +13,6 @@
 namespace convoy {
 namespace {
 
-std::string uuid_of(const DeviceSpec& device) {
-  const auto listed = list_devices({device});
-  return listed.empty() ? device.id : listed.front().uuid;
-}
-
 uint64_t minus(uint64_t bytes, uint64_t headroom) {
   return bytes > headroom ? bytes - headroom : 0;
 }

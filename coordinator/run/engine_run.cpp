@@ -95,6 +95,7 @@ void EngineRun::publish_members() const {
          .pid = rank == 0 ? ::getpid() : status[static_cast<size_t>(rank - 1)].pid,
          .role = rank == 0 ? "coordinator" : "stage_worker",
          .device = stage.device.id,
+         .uuid = stage.device.uuid,
          .layer_begin = stage.layers.begin,
          .layer_end = stage.layers.end});
   }
@@ -106,7 +107,8 @@ void EngineRun::publish_members() const {
 void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
                      ProgressDisplay& display) {
   health_.set_state(proto::StageHealth::LOADING);
-  device_ = open_device(plan_.stages.front().device.id, options.threads);
+  const DeviceSpec& named = plan_.stages.front().device;
+  device_ = open_device(named.id, options.threads, named.uuid);
   const uint64_t total = stored_bytes(checkpoint, plan_.stages.front().layers, true);
   uint64_t loaded = 0;
   const auto show = [&] {

@@ -17,8 +17,17 @@ std::filesystem::path pool_directory(const RunOptions& options) {
 
 namespace {
 
+// What the pool calls "cuda:0" may be another card's name here.
+DeviceSpec device_of_pool(const InstanceMember& member) {
+  DeviceSpec device = parse_devices(member.device, "instance.json").front();
+  if (member.uuid.empty()) return device;
+  if (identify_devices({device}).front().uuid != member.uuid) device.id = member.uuid;
+  device.uuid = member.uuid;
+  return device;
+}
+
 std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
-  std::vector<DeviceSpec> devices = options.devices;
+  std::vector<DeviceSpec> devices = identify_devices(options.devices);
   if (options.attach.empty()) return devices;
   if (devices.size() != 1) {
     throw UsageError(fmt::format(
@@ -36,7 +45,7 @@ std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
     throw StartError(
         fmt::format("instance '{}' is a run, not a pool of waiting workers", options.attach));
   for (const InstanceMember& member : info.value().members) {
-    const auto spec = parse_devices(member.device, "instance.json").front();
+    const DeviceSpec spec = device_of_pool(member);
     if (spec.kind != devices.front().kind) {
       throw UsageError(fmt::format("--devices {} and the pool's {} cannot be mixed",
                                    devices.front().id, spec.id));

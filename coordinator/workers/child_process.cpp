@@ -31,13 +31,23 @@ int open_pidfd(pid_t pid) {
   return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
 }
 
-std::vector<char*> environment_without_ours() {
-  std::vector<char*> kept;
+std::string_view name_of(std::string_view variable) {
+  return variable.substr(0, variable.find('='));
+}
+
+// What this process has, but for our own variables, and `added` in place of what it replaces.
+std::vector<char*> child_environment(std::vector<std::string>& added) {
+  std::vector<char*> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!std::string_view(*variable).starts_with("CONVOY_")) kept.push_back(*variable);
+    const std::string_view name = name_of(*variable);
+    const bool replaced = std::any_of(added.begin(), added.end(), [&](const std::string& other) {
+      return name_of(other) == name;
+    });
+    if (!replaced && !name.starts_with("CONVOY_")) variables.push_back(*variable);
   }
-  kept.push_back(nullptr);
-  return kept;
+  for (std::string& variable : added) variables.push_back(variable.data());
+  variables.push_back(nullptr);
+  return variables;
 }
 
 // posix_spawn's two option objects, destroyed whatever happens.
@@ -111,7 +121,8 @@ ChildProcess ChildProcess::spawn(const SpawnRequest& request) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  std::vector<char*> environment = environment_without_ours();
+  std::vector<std::string> added = request.environment;
+  std::vector<char*> environment = child_environment(added);
 
   ChildProcess child;
   const int error = ::posix_spawn(&child.pid_, request.program.c_str(), options.actions(),

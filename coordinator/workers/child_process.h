@@ -17,6 +17,8 @@ struct SpawnRequest {
   std::vector<std::string> arguments;  ///< without the program's name
   /// Descriptors the child gets, as 3, 4, … in this order; it inherits no others.
   std::vector<int> descriptors;
+  /// "NAME=value", in place of what this process has of that name.
+  std::vector<std::string> environment = {};
   std::filesystem::path stderr_log;  ///< created; stdin and stdout are /dev/null
 };
 

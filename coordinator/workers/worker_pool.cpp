@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "shared/control/instance_directory.h"
 #include "shared/control/unix_socket.h"
+#include "shared/plan/visible_devices.h"
 
 namespace convoy {
 namespace {
@@ -39,6 +40,12 @@ void fill(proto::CapacityCurve& out, const CapacityCurve& in) {
   out.set_pages_min(static_cast<uint32_t>(in.pages_min));
   out.set_b_min(in.bytes_min);
   out.set_step(in.bytes_per_page);
+}
+
+std::vector<std::string> environment_of_stage(const StagePlan& plan, size_t rank) {
+  std::vector<DeviceSpec> devices;
+  for (const StageAssignment& stage : plan.stages) devices.push_back(stage.device);
+  return visible_devices_of_stage(devices, rank);
 }
 
 }  // namespace
@@ -121,6 +128,7 @@ void WorkerPool::spawn(const std::filesystem::path& program, const std::filesyst
                        std::to_string(::getpid()), "--health",
                        health_socket_path(instance, stage.rank.value).native()},
          .descriptors = {theirs.get()},
+         .environment = environment_of_stage(plan, r),
          .stderr_log = log_path});
     add(stage.rank, stage.device.id, std::move(ours), std::move(child), log_path);
   }
@@ -169,6 +177,7 @@ void WorkerPool::begin_load(const StagePlan& plan, const WorkerSettings& setting
     load.set_cuda_graphs(settings.cuda_graphs);
     load.mutable_plan()->set_rank(static_cast<uint32_t>(stage.rank.value));
     load.mutable_plan()->set_device(stage.device.id);
+    load.mutable_plan()->set_device_uuid(stage.device.uuid);
     load.mutable_plan()->set_layer_begin(static_cast<uint32_t>(stage.layers.begin));
     load.mutable_plan()->set_layer_end(static_cast<uint32_t>(stage.layers.end));
     fill(*load.mutable_plan()->mutable_memory(), stage.memory);

@@ -157,7 +157,8 @@ void check_usable(const CudaDeviceList::Entry& device, const std::string& id) {
 
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options) {
   const CudaDeviceList list = list_cuda_devices();
-  const CudaDeviceList::Entry& found = find_device(list, options.id);
+  const CudaDeviceList::Entry& found =
+      find_device(list, options.uuid.empty() ? options.id : options.uuid);
   check_usable(found, options.id);
   return std::make_unique<CudaDevice>(found.ordinal, options.id);
 }

@@ -21,7 +21,8 @@ namespace convoy {
 class CudaOpSet;
 
 struct CudaDeviceOptions {
-  std::string id;  ///< as DeviceSpec::id: "cuda:1", "GPU-<uuid>", "0000:3b:00.0"
+  std::string id;         ///< as DeviceSpec::id: "cuda:1", "GPU-<uuid>", "0000:3b:00.0"
+  std::string uuid = {};  ///< which card that is, if known: then `id` is only its name in messages
 };
 
 /// Binds the calling thread to the device. Throws StartError: no driver or no card, no such device

@@ -191,6 +191,7 @@ void InstanceDirectory::publish(const InstanceInfo& info) const {
                        {"pid", m.pid},
                        {"role", m.role},
                        {"device", m.device},
+                       {"uuid", m.uuid},
                        {"layers", {m.layer_begin, m.layer_end}}});
   }
   const boost::json::object object{
@@ -254,6 +255,7 @@ Result<InstanceInfo> read_instance_info(const fs::path& instance) {
       member.pid = m.at("pid").to_number<int>();
       member.role = m.at("role").as_string().c_str();
       member.device = m.at("device").as_string().c_str();
+      member.uuid = m.at("uuid").as_string().c_str();
       member.layer_begin = m.at("layers").at(0).to_number<int>();
       member.layer_end = m.at("layers").at(1).to_number<int>();
       info.members.push_back(std::move(member));

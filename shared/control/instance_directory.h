@@ -15,8 +15,9 @@ namespace convoy {
 struct InstanceMember {
   int rank = 0;
   int pid = 0;
-  std::string role;    ///< "coordinator" or "stage_worker"
-  std::string device;  ///< as a person names it
+  std::string role;       ///< "coordinator" or "stage_worker"
+  std::string device;     ///< as a person names it
+  std::string uuid = {};  ///< of a card; else empty
   int layer_begin = 0;
   int layer_end = 0;
 };

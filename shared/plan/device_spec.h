@@ -13,6 +13,9 @@ namespace convoy {
 struct DeviceSpec {
   DeviceKind kind = DeviceKind::cpu;
   std::string id;  ///< normalised: "cpu", "cuda:1", "GPU-<uuid>", "0000:3b:00.0"
+  /// "GPU-…" of a card that identify_devices() found, else empty. Means the same card in every
+  /// process, which "cuda:1" does not.
+  std::string uuid = {};
 };
 
 /// Parses a comma-separated list: `cpu`, `cuda:0`, `0`, `GPU-<uuid>` or a PCI id; ids may repeat.

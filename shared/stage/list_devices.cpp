@@ -1,6 +1,7 @@
 #include "shared/stage/list_devices.h"
 
 #include <algorithm>
+#include <utility>
 #if CONVOY_WITH_CUDA
 #include "kernels/cuda/cuda_devices.h"
 #endif
@@ -29,6 +30,31 @@ std::vector<ListedDevice> list_devices(const std::vector<DeviceSpec>& devices) {
   static_cast<void>(devices);
 #endif
   return listed;
+}
+
+std::vector<DeviceSpec> identify_devices(std::vector<DeviceSpec> devices) {
+  const std::vector<ListedDevice> listed = list_devices(devices);
+  for (DeviceSpec& device : devices) {
+    const auto found = std::find_if(listed.begin(), listed.end(),
+                                    [&](const ListedDevice& d) { return d.id == device.id; });
+    const bool whole = found != listed.end() && found->name.find(" MIG ") == std::string::npos;
+    if (whole) device.uuid = found->uuid;
+  }
+  return devices;
+}
+
+std::vector<DeviceSpec> all_gpus() {
+  std::vector<DeviceSpec> gpus;
+#if CONVOY_WITH_CUDA
+  for (const CudaDeviceList::Entry& device : list_cuda_devices().devices)
+    gpus.push_back({DeviceKind::cuda, "cuda:" + std::to_string(device.ordinal)});
+#endif
+  return identify_devices(std::move(gpus));
+}
+
+std::string uuid_of(const DeviceSpec& device) {
+  const std::vector<ListedDevice> listed = list_devices({device});
+  return listed.empty() ? device.id : listed.front().uuid;
 }
 
 }  // namespace convoy

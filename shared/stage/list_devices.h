@@ -13,4 +13,15 @@ namespace convoy {
 /// it says why.
 std::vector<ListedDevice> list_devices(const std::vector<DeviceSpec>& devices);
 
+/// `devices` with the UUIDs of those that list_devices() finds. A slice of a card (MIG) gets none:
+/// CUDA_VISIBLE_DEVICES names it in another way.
+std::vector<DeviceSpec> identify_devices(std::vector<DeviceSpec> devices);
+
+/// Every CUDA device of this machine by its number, identified; empty where there are none or this
+/// build has no CUDA.
+std::vector<DeviceSpec> all_gpus();
+
+/// The card's UUID; its id where the driver does not list it.
+std::string uuid_of(const DeviceSpec& device);
+
 }  // namespace convoy

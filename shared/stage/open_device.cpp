@@ -10,24 +10,16 @@
 
 namespace convoy {
 
-std::unique_ptr<Device> open_device(const std::string& id, int threads) {
+std::unique_ptr<Device> open_device(const std::string& id, int threads,
+                                    [[maybe_unused]] const std::string& uuid) {
   if (id == "cpu") return make_cpu_device({.threads = threads, .instruction_set = ""});
 #if CONVOY_WITH_CUDA
-  return make_cuda_device({.id = id});
+  return make_cuda_device({.id = id, .uuid = uuid});
 #else
   throw StartError(fmt::format(
       "device '{}': this build has no CUDA (configured with CONVOY_CUDA=OFF or without nvcc 12.8)",
       id));
 #endif
-}
-
-std::vector<std::string> cuda_device_ids() {
-  std::vector<std::string> ids;
-#if CONVOY_WITH_CUDA
-  for (const auto& device : list_cuda_devices().devices)
-    ids.push_back(fmt::format("cuda:{}", device.ordinal));
-#endif
-  return ids;
 }
 
 bool driver_allows_peer_access([[maybe_unused]] const DeviceInfo& from,

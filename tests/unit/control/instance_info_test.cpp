@@ -33,6 +33,7 @@ TEST(InstanceInfo, PublishedIsReadBack) {
                           .pid = 4'000'000,
                           .role = "stage_worker",
                           .device = "cuda:1",
+                          .uuid = "GPU-b",
                           .layer_begin = 5,
                           .layer_end = 12});
   instance.publish(info);
@@ -46,6 +47,7 @@ TEST(InstanceInfo, PublishedIsReadBack) {
   EXPECT_EQ(back.value().members[1].rank, 1);
   EXPECT_EQ(back.value().members[1].pid, 4'000'000);
   EXPECT_EQ(back.value().members[1].device, "cuda:1");
+  EXPECT_EQ(back.value().members[1].uuid, "GPU-b");
   EXPECT_EQ(back.value().members[1].layer_begin, 5);
   EXPECT_EQ(std::distance(fs::directory_iterator(instance.path()), {}), 2)
       << "lock and instance.json, no temporary file";

@@ -130,6 +130,25 @@ TEST_F(ChildProcessTest, EnvironmentIsInheritedWithoutOurVariables) {
     ::unsetenv(name);
 }
 
+TEST_F(ChildProcessTest, GivenVariablesReplaceInheritedOnes) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
+  ::setenv("CUDA_VISIBLE_DEVICES_2", "kept", 1);
+  ChildProcess child =
+      ChildProcess::spawn({.program = CHILD_REPORT,
+                           .arguments = {"report"},
+                           .descriptors = {},
+                           .environment = {"CUDA_VISIBLE_DEVICES=GPU-b,GPU-a", "NEW=1=2"},
+                           .stderr_log = log()});
+  EXPECT_EQ(wait(child).code, 0);
+  const auto variables = reported("variable");
+  EXPECT_THAT(variables,
+              AllOf(Contains("CUDA_VISIBLE_DEVICES=GPU-b,GPU-a"), Contains("NEW=1=2"),
+                    Contains("CUDA_VISIBLE_DEVICES_2=kept"), Contains(StartsWith("PATH="))));
+  EXPECT_THAT(variables, Not(Contains("CUDA_VISIBLE_DEVICES=0,1")));
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  ::unsetenv("CUDA_VISIBLE_DEVICES_2");
+}
+
 TEST_F(ChildProcessTest, StartsInItsOwnSessionWithDefaultSignalsAndAnEmptyMask) {
   sigset_t blocked, before;
   sigemptyset(&blocked);

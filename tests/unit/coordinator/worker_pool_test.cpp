@@ -126,6 +126,28 @@ TEST_F(WorkerPoolTest, WellBehavedWorkersLoadOpenLinksAnswerAndEndAtOnce) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
 }
 
+TEST_F(WorkerPoolTest, AWorkerSeesItsOwnCardAndThenItsNeighbours) {
+  StagePlan plan = plan_of(4);
+  for (StageAssignment& stage : plan.stages) {
+    const std::string rank = std::to_string(stage.rank.value);
+    stage.device = {DeviceKind::cuda, "cuda:" + rank, "GPU-" + rank};
+  }
+  WorkerPool pool;
+  pool.spawn(worker("good"), directory_.path(), plan);
+  // Greeted: the worker's own program runs, with its own environment.
+  pool.begin_load(plan, {});
+  const std::vector<std::string> expected{"GPU-1,GPU-0,GPU-2", "GPU-2,GPU-1,GPU-3",
+                                          "GPU-3,GPU-2,GPU-0"};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    std::ifstream file("/proc/" + std::to_string(pool.status()[i].pid) + "/environ");
+    std::vector<std::string> seen;
+    for (std::string variable; std::getline(file, variable, '\0');) {
+      if (variable.starts_with("CUDA_VISIBLE_DEVICES=")) seen.push_back(variable.substr(21));
+    }
+    EXPECT_THAT(seen, testing::ElementsAre(expected[i]));
+  }
+}
+
 TEST_F(WorkerPoolTest, BytesThatAreNoFrameAreStartFailed) {
   const WorkerFailure failure = failure_of("garbage");
   EXPECT_EQ(failure.code, ExitCode::start_failed);
