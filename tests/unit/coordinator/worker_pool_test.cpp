@@ -46,7 +46,7 @@ class WorkerPoolTest : public testing::Test {
   void TearDown() override { EXPECT_TRUE(no_child_left()) << "a worker outlived its pool"; }
 
   fs::path worker(const std::string& mode) {
-    const fs::path link = directory_.path() / ("fake-worker-" + mode);
+    fs::path link = directory_.path() / ("fake-worker-" + mode);
     if (!fs::exists(fs::symlink_status(link))) fs::create_symlink(FAKE_WORKER, link);
     return link;
   }
