@@ -202,6 +202,8 @@ void Session::load(const proto::LoadStage& message) {
   proto::DeviceReport& device = *reply.mutable_loaded()->mutable_device();
   device.set_id(info.id);
   device.set_name(info.name);
+  device.set_uuid(info.uuid);
+  device.set_pci_id(info.pci_id);
   device.set_architecture(info.architecture);
   device.set_total_bytes(info.total_bytes);
   device.set_free_bytes(info.free_bytes);

@@ -1,9 +1,9 @@
 #include "coordinator/bench/device_speed.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <limits>
+#include <vector>
 
 #include "kernels/ops/op_set.h"
 #include "shared/stage/open_device.h"
@@ -17,14 +17,15 @@ constexpr int kRounds = 7;
 // reach 3.7 TB/s, of 4 GiB 4.3.
 struct Sizes {
   size_t copy_bytes;
+  size_t copy_areas;
   int rows, features;
 };
 Sizes sizes_of(const DeviceInfo& info) {
   if (info.kind == DeviceKind::cuda) {
     const auto copy_bytes = std::min<uint64_t>(uint64_t{4} << 30, info.free_bytes / 8);
-    return {copy_bytes / 256 * 256, 4096, 8192};
+    return {copy_bytes / 256 * 256, 6, 4096, 8192};
   }
-  return {size_t{128} << 20, 256, 2048};
+  return {size_t{128} << 20, 2, 256, 2048};
 }
 
 double best_seconds(Device& device, Stream& stream, const std::function<void()>& work) {
@@ -42,18 +43,20 @@ double best_seconds(Device& device, Stream& stream, const std::function<void()>&
   return best;
 }
 
-// Where two buffers lie in memory makes a tenth of a card's rate: the best of three pairs.
-double copy_rate(Device& device, Stream& stream, size_t bytes) {
-  std::array<Buffer, 3> areas;
-  for (Buffer& area : areas) area = device.allocate(bytes, "copy measurement");
+// Where two buffers lie in memory makes a tenth of a card's rate: the best of all pairs of areas.
+double copy_rate(Device& device, Stream& stream, const Sizes& sizes) {
+  std::vector<Buffer> areas;
+  for (size_t i = 0; i < sizes.copy_areas; ++i)
+    areas.push_back(device.allocate(sizes.copy_bytes, "copy measurement"));
   double seconds = std::numeric_limits<double>::max();
-  for (size_t i = 0; i < areas.size(); ++i) {
-    const Buffer& from = areas[i];
-    const Buffer& to = areas[(i + 1) % areas.size()];
-    seconds = std::min(
-        seconds, best_seconds(device, stream, [&] { stream.copy(to.data(), from.data(), bytes); }));
+  for (size_t from = 0; from < areas.size(); ++from) {
+    for (size_t to = from + 1; to < areas.size(); ++to) {
+      seconds = std::min(seconds, best_seconds(device, stream, [&] {
+                           stream.copy(areas[to].data(), areas[from].data(), sizes.copy_bytes);
+                         }));
+    }
   }
-  return 2 * static_cast<double>(bytes) / seconds;
+  return 2 * static_cast<double>(sizes.copy_bytes) / seconds;
 }
 
 double product_rate(Device& device, Stream& stream, int rows, int features) {
@@ -97,7 +100,7 @@ DeviceSpeed measure_device(const std::string& id, int threads) {
   return {.id = id,
           .name = info.name,
           .architecture = info.architecture,
-          .copy_bytes_per_s = copy_rate(*device, *stream, sizes.copy_bytes),
+          .copy_bytes_per_s = copy_rate(*device, *stream, sizes),
           .product_flop_per_s = product_rate(*device, *stream, sizes.rows, sizes.features)};
 }
 

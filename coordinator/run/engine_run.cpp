@@ -147,10 +147,18 @@ void EngineRun::confirm_memory(const RunOptions& options) {
   health_.set_free_bytes(info.free_bytes);
   if (info.kind == DeviceKind::cpu) return;
   const uint64_t headroom = options.kv_headroom_bytes.value_or(kCudaHeadroomBytes);
-  const bool as_planned = info.free_bytes >= headroom;
-  log(as_planned ? LogLevel::info : LogLevel::warning,
-      fmt::format("device {} has {} bytes free after loading{}", info.id, info.free_bytes,
-                  as_planned ? "" : fmt::format(", {} were to stay free", headroom)));
+  const auto confirm = [&](int rank, const std::string& name, uint64_t free_bytes) {
+    const bool as_planned = free_bytes >= headroom;
+    log(as_planned ? LogLevel::info : LogLevel::warning,
+        fmt::format("stage {}: {} has {} bytes free after loading{}", rank, name, free_bytes,
+                    as_planned ? "" : fmt::format(", {} were to stay free", headroom)));
+  };
+  confirm(0, info.id, info.free_bytes);
+  const auto status = pool_->status();
+  for (size_t i = 0; i < status.size(); ++i) {
+    const proto::DeviceReport& device = status[i].loaded->device();
+    confirm(static_cast<int>(i) + 1, device.id(), device.free_bytes());
+  }
 }
 
 void EngineRun::connect(const ModelConfig& config, const RunOptions& options) {
