@@ -102,8 +102,8 @@ void Engine::take_times() {
   }
 }
 
-void Engine::choose(int lanes) {
-  choices_.push_back(root_.choose(*stream_, lanes));
+void Engine::choose(int lanes, std::span<const DrawRule> rules) {
+  choices_.push_back(root_.choose(*stream_, lanes, rules));
   collect_clock_.end(*stream_, false);
 }
 
@@ -118,7 +118,7 @@ Status Engine::wait_chosen(std::span<int32_t> next) {
 }
 
 Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids,
-                                std::span<const StateImage> images) {
+                                std::span<const StateImage> images, const DrawRule& rule) {
   const auto end = static_cast<int>(ids.size());
   CONVOY_CHECK(sequence.length() < end && sequence.length() % kPageTokens == 0,
                "prefill wants whole pages and a token beyond them");
@@ -161,22 +161,22 @@ Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids
     if (Status status = collect(1, in_flight == 1); !status) return Error{status.error()};
   }
   int32_t next = -1;
-  choose(1);
+  choose(1, {&rule, 1});
   if (Status status = wait_chosen({&next, 1}); !status) return Error{status.error()};
   return next;
 }
 
 Status Engine::decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
-                      std::span<int32_t> next) {
+                      std::span<int32_t> next, std::span<const DrawRule> rules) {
   CONVOY_CHECK_OP(ids.size(), ==, sequences.size());
   choices_.clear();
-  if (Status status = run_decode(sequences, ids); !status) return status;
+  if (Status status = run_decode(sequences, ids, rules); !status) return status;
   return wait_chosen(next);
 }
 
-Status Engine::decode_ahead(std::span<Sequence* const> sequences) {
+Status Engine::decode_ahead(std::span<Sequence* const> sequences, std::span<const DrawRule> rules) {
   CONVOY_CHECK_OP(choices_.size(), <, kDecodeAhead);
-  return run_decode(sequences, {});
+  return run_decode(sequences, {}, rules);
 }
 
 Status Engine::wait_decoded(std::span<int32_t> next) {
@@ -184,7 +184,9 @@ Status Engine::wait_decoded(std::span<int32_t> next) {
   return wait_chosen(next);
 }
 
-Status Engine::run_decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids) {
+Status Engine::run_decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
+                          std::span<const DrawRule> rules) {
+  CONVOY_CHECK(rules.empty() || rules.size() == sequences.size(), "a rule for each sequence");
   std::array<int, kMaxLanes> columns;
   columns.fill(1);
   if (Status status =
@@ -193,7 +195,7 @@ Status Engine::run_decode(std::span<Sequence* const> sequences, std::span<const 
     return status;
   if (Status status = issue(ids); !status) return status;
   if (Status status = collect(static_cast<int>(sequences.size()), true); !status) return status;
-  choose(static_cast<int>(sequences.size()));
+  choose(static_cast<int>(sequences.size()), rules);
   return {};
 }
 

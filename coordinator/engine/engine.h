@@ -54,23 +54,26 @@ class Engine {
   PagePool& pages() { return pages_; }
   /// Runs what a sequence lacks of its prompt (at least one token; what it has is whole pages) in
   /// chunks that overlap over the stages. Gives the first token to follow. `images`: where the
-  /// state on the way is left in which slots, in order; a chunk ends there.
+  /// state on the way is left in which slots, in order; a chunk ends there. `rule`: how that token
+  /// is drawn.
   Result<int32_t> prefill(Sequence& sequence, std::span<const int32_t> ids,
-                          std::span<const StateImage> images = {});
+                          std::span<const StateImage> images = {}, const DrawRule& rule = {});
   /// Begins a fresh sequence behind a prefix that the stages hold.
   Status adopt(Sequence& sequence, const PrefixHit& prefix);
   /// Has every stage follow what the prefix cache did.
   Status apply(std::span<const CacheChange> changes);
-  /// One token per sequence: `ids[i]` is appended to `sequences[i]`, `next[i]` is what follows it.
+  /// One token per sequence: `ids[i]` is appended to `sequences[i]`, `next[i]` is what follows it,
+  /// as rules[i] draws it (none: greedy). -1: every token was masked; the same in what
+  /// wait_decoded() gives.
   Status decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
-                std::span<int32_t> next);
+                std::span<int32_t> next, std::span<const DrawRule> rules = {});
 
   /// Whether the host can be a step ahead of the device.
   bool runs_ahead() const { return device_.kind() != DeviceKind::cpu; }
   /// decode() of the ids that the step before chose, without waiting for them: they stay on the
   /// device. At most kDecodeAhead calls may be without their wait_decoded(). The sequences keep
   /// what was appended: who stops at an earlier token has to drop them.
-  Status decode_ahead(std::span<Sequence* const> sequences);
+  Status decode_ahead(std::span<Sequence* const> sequences, std::span<const DrawRule> rules = {});
   /// Waits for the oldest decode_ahead() and gives what follows it. A prefill() or decode() forgets
   /// those that nobody waited for.
   Status wait_decoded(std::span<int32_t> next);
@@ -94,10 +97,11 @@ class Engine {
   const StageLimits& limits() const { return limits_; }
 
  private:
-  Status run_decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids);
+  Status run_decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
+                    std::span<const DrawRule> rules);
   Status issue(std::span<const int32_t> ids);
   Status collect(int lanes, bool last);
-  void choose(int lanes);
+  void choose(int lanes, std::span<const DrawRule> rules);
   Status wait_chosen(std::span<int32_t> next);
   Status publish_deltas(StepKind kind, std::span<const BlockTableDelta> deltas);
   Status publish_save();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "base/check.h"
 #include "kernels/ops/op_set.h"
@@ -21,6 +22,8 @@ Root::Root(Device& device, Stream& stream, const Checkpoint& checkpoint, const S
       memory_(root_memory(config_, limits, device.kind())),
       weights_(device, stream, checkpoint, root_weight_table(config_), "", progress),
       staged_ids_(device, static_cast<size_t>(max_columns_) * sizeof(int32_t), "staged token ids"),
+      staged_rules_(device, static_cast<size_t>(max_lanes_) * sizeof(DrawRule),
+                    "staged rules of draws"),
       chosen_on_host_(device.allocate_host(
           kChoices * static_cast<size_t>(max_lanes_) * sizeof(int32_t), "chosen ids on the host")) {
   for (auto& event : choice_made_) event = device.make_event();
@@ -35,17 +38,21 @@ Root::Root(Device& device, Stream& stream, const Checkpoint& checkpoint, const S
   logits_ =
       device.allocate(lanes * static_cast<size_t>(config_.vocab_size) * sizeof(float), "logits");
   chosen_ = device.allocate(lanes * sizeof(int32_t), "chosen ids");
+  rules_ = device.allocate(lanes * sizeof(DrawRule), "rules of draws");
+  drawn_ = device.allocate(lanes * sizeof(int32_t), "drawn ids");
   CONVOY_CHECK_OP(weights_.bytes(), ==, memory_.weight_bytes);
-  CONVOY_CHECK_OP(
-      token_ids_.bytes() + last_.bytes() + normed_.bytes() + logits_.bytes() + chosen_.bytes(), ==,
-      memory_.workspace_bytes);
+  CONVOY_CHECK_OP(token_ids_.bytes() + last_.bytes() + normed_.bytes() + logits_.bytes() +
+                      chosen_.bytes() + rules_.bytes() + drawn_.bytes(),
+                  ==, memory_.workspace_bytes);
 }
 
 void Root::prepare(Stream& stream) {
   if (device_.kind() == DeviceKind::cpu) return;
   const int32_t id = 0;
   embed(stream, {&id, 1}, last_.data());
-  for (int lanes = 1; lanes <= max_lanes_; ++lanes) choose(stream, lanes);
+  const std::vector<DrawRule> rules(static_cast<size_t>(max_lanes_), {.temperature = 1.0F});
+  for (int lanes = 1; lanes <= max_lanes_; ++lanes)
+    choose(stream, lanes, {rules.data(), static_cast<size_t>(lanes)});
   stream.synchronize();
 }
 
@@ -75,7 +82,7 @@ void Root::embed_ids(Stream& stream, const int32_t* ids, int rows, void* out) {
                .out = out});
 }
 
-uint64_t Root::choose(Stream& stream, int lanes) {
+uint64_t Root::choose(Stream& stream, int lanes, std::span<const DrawRule> rules) {
   CONVOY_CHECK(lanes >= 1 && lanes <= max_lanes_, fmt::format("{} lanes", lanes));
   OpSet& ops = device_.ops();
   const int hidden = config_.hidden_size;
@@ -100,10 +107,27 @@ uint64_t Root::choose(Stream& stream, int lanes) {
                       .rows = lanes,
                       .valid = valid_vocab_,
                       .ids = chosen_.as<int32_t>()});
+  const bool draws = !std::all_of(rules.begin(), rules.end(), std::mem_fn(&DrawRule::greedy));
+  if (draws) draw(stream, rules);
   const uint64_t choice = choices_++;
-  stream.copy(choice_on_host(choice), chosen_.data(), static_cast<size_t>(lanes) * sizeof(int32_t));
+  stream.copy(choice_on_host(choice), draws ? drawn_.data() : chosen_.data(),
+              static_cast<size_t>(lanes) * sizeof(int32_t));
   choice_made_[choice % kChoices]->record(stream);
   return choice;
+}
+
+void Root::draw(Stream& stream, std::span<const DrawRule> rules) {
+  std::byte* const staged = staged_rules_.begin();
+  std::memcpy(staged, rules.data(), rules.size_bytes());
+  stream.copy(rules_.data(), staged, rules.size_bytes());
+  staged_rules_.end(stream);
+  device_.ops().sample(stream, {.logits = logits_.as<float>(),
+                                .row_stride = config_.vocab_size,
+                                .rows = static_cast<int>(rules.size()),
+                                .valid = valid_vocab_,
+                                .rules = rules_.as<DrawRule>(),
+                                .ids = chosen_.as<int32_t>(),
+                                .drawn = drawn_.as<int32_t>()});
 }
 
 void Root::wait_chosen(uint64_t choice, std::span<int32_t> ids) {

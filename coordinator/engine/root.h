@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device/device.h"
+#include "kernels/ops/draw_rule.h"
 #include "shared/model/checkpoint.h"
 #include "shared/plan/stage_memory.h"
 #include "shared/stage/host_staging.h"
@@ -35,10 +36,11 @@ class Root {
   /// Where the residual of each lane's last column must be before choose(): device memory,
   /// activations [lanes, hidden].
   void* last_columns() const { return last_.data(); }
-  /// Final norm, head and greedy choice for `lanes` rows, in stream order. The result names this
-  /// choice.
-  uint64_t choose(Stream& stream, int lanes);
-  /// Waits for one of the last kChoices choices and gives its ids.
+  /// Final norm, head and choice for `lanes` rows, in stream order: greedy, or what rules[row]
+  /// draws (read before the call returns). The result names this choice.
+  uint64_t choose(Stream& stream, int lanes, std::span<const DrawRule> rules = {});
+  /// Waits for one of the last kChoices choices and gives its ids; -1: every token is masked, and
+  /// embed_chosen() takes any other.
   void wait_chosen(uint64_t choice, std::span<int32_t> ids);
   static constexpr uint64_t kChoices = 4;
   /// Logits of the last choose(): device memory, f32 [lanes, vocab_size].
@@ -48,6 +50,7 @@ class Root {
   StageMemory memory() const { return memory_; }
 
  private:
+  void draw(Stream& stream, std::span<const DrawRule> rules);
   void embed_ids(Stream& stream, const int32_t* ids, int rows, void* out);
   int32_t* choice_on_host(uint64_t choice) const {
     return chosen_on_host_.as<int32_t>() + choice % kChoices * static_cast<size_t>(max_lanes_);
@@ -65,7 +68,10 @@ class Root {
   Buffer normed_;     // activations [lanes, hidden]
   Buffer logits_;     // f32 [lanes, vocab]
   Buffer chosen_;     // i32 [lanes]
+  Buffer rules_;      // DrawRule [lanes]
+  Buffer drawn_;      // i32 [lanes]
   HostStaging staged_ids_;
+  HostStaging staged_rules_;
   Buffer chosen_on_host_;  // i32 [kChoices, lanes]
   std::array<std::unique_ptr<Event>, kChoices> choice_made_;
   uint64_t choices_ = 0;

@@ -105,9 +105,10 @@ std::vector<StateImage> SequenceKeeper::choose_images(const KeptPrompt& prompt,
   return images;
 }
 
-Result<int32_t> SequenceKeeper::prefill(AdmittedSequence& admitted, std::span<const int32_t> ids) {
+Result<int32_t> SequenceKeeper::prefill(AdmittedSequence& admitted, std::span<const int32_t> ids,
+                                        const DrawRule& rule) {
   Sequence& sequence = *admitted.sequence;
-  auto first = engine_.prefill(sequence, ids, admitted.images);
+  auto first = engine_.prefill(sequence, ids, admitted.images, rule);
   if (!first || !cache_) return first;
   cache_->insert(ids, sequence.page_groups(), admitted.images);
   if (Status status = publish_changes(); !status) return Error{status.error()};

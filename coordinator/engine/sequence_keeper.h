@@ -59,7 +59,8 @@ class SequenceKeeper {
   /// admit(). Without `prompt` nothing is looked up and nothing will be kept.
   Result<AdmittedSequence> admit(int row, int max_tokens, const KeptPrompt& prompt = {});
   /// Computes the rest of the prompt and keeps its prefixes; the token that follows.
-  Result<int32_t> prefill(AdmittedSequence& admitted, std::span<const int32_t> ids);
+  Result<int32_t> prefill(AdmittedSequence& admitted, std::span<const int32_t> ids,
+                          const DrawRule& rule);
   /// Publishes the release of the sequence behind all its steps. Its row and page groups are free
   /// at the latest when the next admit() returns. `ids`: prompt and answer, for the cache; may be
   /// empty.

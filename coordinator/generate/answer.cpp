@@ -9,25 +9,27 @@ Answer::Answer(const Tokenizer& tokenizer, const GenerationRequest& request, int
       max_tokens_(request.max_tokens ? static_cast<size_t>(*request.max_tokens) : SIZE_MAX),
       valid_vocab_(std::min(tokenizer.vocab_size(), vocab_size)),
       stream_(tokenizer, request.stop_strings, request.reasoning) {
-  const SamplingOptions& sampling = request.sampling;
-  const bool plain = sampling.is_greedy() && sampling.logit_bias.empty() &&
-                     sampling.presence_penalty == 0 && sampling.frequency_penalty == 0 &&
-                     sampling.repetition_penalty == 1;
-  if (!plain) {
-    sampler_.emplace(sampling, valid_vocab_);
+  if (request.sampling.changes_logits()) {
+    sampler_.emplace(request.sampling, valid_vocab_);
     sampler_->observe_prompt(request.prompt_ids);
     for (const int32_t id : request.continued_ids) sampler_->observe(id);
   }
   result_.prompt_tokens = static_cast<int>(request.prompt_ids.size());
 }
 
-Result<int32_t> Answer::choose(int32_t likeliest, std::span<const float> logits) {
-  int32_t id = likeliest;
+DrawRule Answer::rule(size_t ahead) const {
+  if (sampler_) return {};
+  return request_.sampling.rule(request_.continued_ids.size() + tokens() + ahead, valid_vocab_);
+}
+
+Result<int32_t> Answer::choose(int32_t engines, std::span<const float> logits) {
+  int32_t id = engines;
   if (sampler_) {
     const auto drawn = sampler_->draw(logits, uint64_t{request_.continued_ids.size() + tokens()});
     if (!drawn) return Error{drawn.error()};
     id = drawn.value();
   }
+  if (id < 0) return Error{std::string(kEveryTokenMasked)};
   if (request_.top_logprobs)
     result_.logprobs.push_back(token_logprobs(logits, valid_vocab_, id, *request_.top_logprobs));
   return id;

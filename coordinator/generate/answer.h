@@ -19,11 +19,14 @@ class Answer {
   /// `vocab_size`: the model's, at least what the tokenizer knows may be chosen.
   Answer(const Tokenizer& tokenizer, const GenerationRequest& request, int vocab_size);
 
-  /// Whether choose() wants the logits.
+  /// How the engine draws the token that comes `ahead` tokens after those pushed; greedy where
+  /// choose() draws it.
+  DrawRule rule(size_t ahead = 0) const;
+  /// Whether choose() wants the logits: penalties, bias and logprobs are the host's.
   bool needs_logits() const { return sampler_ || request_.top_logprobs; }
-  /// The token to follow. `likeliest`: the engine's greedy choice of the same step; `logits`: its
-  /// vocab_size values, where they are needed. Error: every token is masked.
-  Result<int32_t> choose(int32_t likeliest, std::span<const float> logits);
+  /// The token to follow. `engines`: what the engine chose by rule(), -1 if it could not; `logits`:
+  /// the vocab_size values of the same step, where they are needed. Error: every token is masked.
+  Result<int32_t> choose(int32_t engines, std::span<const float> logits);
 
   /// Whether `id` is one of the request's stop ids; the result then names it, and it is no token of
   /// the answer.
@@ -47,7 +50,7 @@ class Answer {
   size_t max_tokens_;
   int valid_vocab_;
   AnswerStream stream_;
-  std::optional<Sampler> sampler_;  // none: the engine's greedy choice stands
+  std::optional<Sampler> sampler_;  // none: the engine's choice stands
   GenerationResult result_;
 };
 

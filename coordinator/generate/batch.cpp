@@ -104,7 +104,7 @@ class Batch {
 
   void prefill(Lane& lane, std::span<const int32_t> prompt_ids) {
     const auto begin = Clock::now();
-    const auto first = run_.sequences().prefill(lane.admitted, prompt_ids);
+    const auto first = run_.sequences().prefill(lane.admitted, prompt_ids, lane.answer.rule());
     lane.decode_begin = Clock::now();
     lane.answer.result().prefill_s = seconds_since(begin);
     lane.answer.result().cached_tokens = lane.admitted.cached_tokens;
@@ -117,14 +117,16 @@ class Batch {
     std::vector<Lane*> lanes;
     std::vector<Sequence*> sequences;
     std::vector<int32_t> ids;
+    std::vector<DrawRule> rules;
     for (const auto& lane : lanes_) {
       if (lane == nullptr) continue;
       lanes.push_back(lane.get());
       sequences.push_back(&lane->sequence());
       ids.push_back(lane->next);
+      rules.push_back(lane->answer.rule());
     }
     const auto begin = Clock::now();
-    const Status status = run_.engine().decode(sequences, ids, ids);
+    const Status status = run_.engine().decode(sequences, ids, ids, rules);
     counts_.decode_s += seconds_since(begin);
     if (!status) return engine_failed(status.error());
     ++counts_.steps;
@@ -138,9 +140,9 @@ class Batch {
 
   // The token that follows from column `column` of the last step; the lane is gone when it was the
   // last one.
-  void take(Lane& lane, int column, int32_t likeliest) {
+  void take(Lane& lane, int column, int32_t engines) {
     if (lane.answer.needs_logits()) run_.engine().copy_logits(column, logits_);
-    const auto id = lane.answer.choose(likeliest, logits_);
+    const auto id = lane.answer.choose(engines, logits_);
     if (!id) return leave(lane, {{}, id.error()});
     lane.next = id.value();
     if (const auto reason = accept(lane)) finish(lane, *reason);

@@ -115,7 +115,8 @@ class Generation {
       }
       Sequence* const lane = &sequence_;
       fed_.push_back(next);
-      const Status status = run_.engine().decode({&lane, 1}, {&next, 1}, {&next, 1});
+      const DrawRule rule = answer_.rule();
+      const Status status = run_.engine().decode({&lane, 1}, {&next, 1}, {&next, 1}, {&rule, 1});
       count_step(decode_begin);
       if (!status) return end_by_error(status.error());
       next = choose(next);
@@ -125,15 +126,17 @@ class Generation {
  private:
   // The prompt, or the state and the token that it ends with: the engine's choice of what follows.
   Result<int32_t> begin() {
+    const DrawRule rule = answer_.rule();
     if (!request_.loaded_state) {
       fed_ = request_.prompt_ids;
-      return run_.sequences().prefill(admitted_, request_.prompt_ids);
+      return run_.sequences().prefill(admitted_, request_.prompt_ids, rule);
     }
     run_.load_state(sequence_, *request_.loaded_state);
     fed_ = request_.loaded_state->description().ids;
     int32_t next = fed_.back();
     Sequence* const lane = &sequence_;
-    if (const Status status = run_.engine().decode({&lane, 1}, {&next, 1}, {&next, 1}); !status)
+    if (const Status status = run_.engine().decode({&lane, 1}, {&next, 1}, {&next, 1}, {&rule, 1});
+        !status)
       return Error{status.error()};
     return next;
   }
@@ -152,27 +155,27 @@ class Generation {
     run_.save_state(sequence_, file);
   }
 
-  // The token to follow, from the logits of the last step; `likeliest` is the engine's own greedy
-  // choice.
-  int32_t choose(int32_t likeliest) {
+  // The token to follow: the engine's, or one from the logits of the last step.
+  int32_t choose(int32_t engines) {
     if (!logits_.empty()) run_.engine().copy_logits(0, logits_);
-    const auto id = answer_.choose(likeliest, logits_);
+    const auto id = answer_.choose(engines, logits_);
     if (!id) refuse(id.error());
     return id.value();
   }
 
-  // The engine's own greedy choice stands, so the device goes on while the host looks at the text.
+  // The engine's own choice stands, so the device goes on while the host looks at the text.
   GenerationResult run_ahead(int32_t next, Clock::time_point decode_begin) {
     Sequence* const lane = &sequence_;
     for (;;) {
       while (in_flight_ < Engine::kDecodeAhead &&
              answer_.tokens() + in_flight_ + 1 < answer_.max_tokens() &&
              sequence_.length() < sequence_.max_tokens()) {
-        if (const Status status = run_.engine().decode_ahead({&lane, 1}); !status)
+        const DrawRule rule = answer_.rule(1 + in_flight_);  // behind `next` and what is in flight
+        if (const Status status = run_.engine().decode_ahead({&lane, 1}, {&rule, 1}); !status)
           return end_by_error(status.error());
         ++in_flight_;
       }
-      if (const auto reason = accept(next, decode_begin)) return finish(*reason);
+      if (const auto reason = accept(choose(next), decode_begin)) return finish(*reason);
       const Status status = run_.engine().wait_decoded({&next, 1});
       --in_flight_;
       count_step(decode_begin);

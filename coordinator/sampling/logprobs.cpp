@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "base/check.h"
-#include "coordinator/sampling/candidates.h"
-#include "coordinator/sampling/score_loops.h"
+#include "kernels/draw/candidates.h"
+#include "kernels/draw/score_loops.h"
 #include "kernels/ops/gumbel.h"
 
 namespace convoy {

@@ -18,15 +18,19 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
-#include "coordinator/sampling/candidates.h"
 #include "coordinator/sampling/penalties.h"
 #include "coordinator/sampling/sampling_options.h"
-#include "coordinator/sampling/score_loops.h"
+#include "kernels/draw/token_draw.h"
 
 namespace convoy {
+
+/// What draw() says where every token is masked.
+inline constexpr std::string_view kEveryTokenMasked =
+    "no token can be drawn: every token is masked";
 
 /// One thread at a time. Reserves up to 28 bytes per token of the vocabulary, most of it touched
 /// only where options need it.
@@ -52,20 +56,12 @@ class Sampler {
   std::span<const float> process(std::span<const float> logits,
                                  std::span<const int32_t> drafts_before);
   void apply_bias(std::span<float> logits) const;
-  void keep(std::span<const float> logits, LogitScale scale);
-  void keep_share_of_all(std::span<const float> logits, LogitScale scale);
-  void gather(std::span<const float> logits, LogitScale scale, float min_weight);
-  void weigh(LogitScale scale);
-  int32_t draw_from_all(std::span<const float> logits, int32_t best, LogitScale scale,
-                        NoiseKey key) const;
-  int32_t draw_from_kept(LogitScale scale, NoiseKey key) const;
 
   SamplingOptions options_;
   int valid_vocab_;
-  int top_k_;  // 0: off
   Penalties penalties_;
   std::vector<float> processed_;  // empty when nothing changes logits
-  std::vector<Candidate> kept_;
+  TokenDraw draw_;
 };
 
 }  // namespace convoy

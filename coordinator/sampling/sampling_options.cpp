@@ -51,6 +51,15 @@ Status SamplingOptions::validate(int valid_vocab) const {
   return {};
 }
 
+DrawRule SamplingOptions::rule(uint64_t token_index, int valid_vocab) const {
+  return {.top_p = top_p,
+          .seed = seed,
+          .token_index = token_index,
+          .temperature = is_greedy() ? 0.0F : static_cast<float>(temperature),
+          .min_p = static_cast<float>(min_p),
+          .top_k = top_k > 0 && top_k < valid_vocab ? static_cast<int32_t>(top_k) : 0};
+}
+
 uint64_t random_seed() {
   uint64_t seed = 0;
   CONVOY_CHECK(getentropy(&seed, sizeof(seed)) == 0, "the operating system gave no random numbers");

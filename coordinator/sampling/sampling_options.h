@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/result.h"
+#include "kernels/ops/draw_rule.h"
 
 namespace convoy {
 
@@ -27,6 +28,13 @@ struct SamplingOptions {
   bool greedy = false;  ///< the largest logit, whatever temperature and filters say
 
   bool is_greedy() const { return greedy || temperature < kGreedyTemperature; }
+  /// Whether bias or penalties change the logits before a token is drawn.
+  bool changes_logits() const {
+    return !logit_bias.empty() || presence_penalty != 0 || frequency_penalty != 0 ||
+           repetition_penalty != 1;
+  }
+  /// What happens to the logits after that, for the token at `token_index`.
+  DrawRule rule(uint64_t token_index, int valid_vocab) const;
 
   /// The first option that is not allowed: its name, its value and what is. `valid_vocab`: ids that
   /// may be drawn.

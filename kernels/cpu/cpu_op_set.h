@@ -32,6 +32,7 @@ class CpuOpSet final : public OpSet {
   void gdn_chunk(Stream& stream, const GdnArgs& args) override;
   void swiglu(Stream& stream, const SwigluArgs& args) override;
   void argmax(Stream& stream, const ArgmaxArgs& args) override;
+  void sample(Stream& stream, const SampleArgs& args) override;
   void update_block_tables(Stream& stream, const BlockTableArgs& args) override;
   void fill_random(Stream& stream, const FillRandomArgs& args) override;
 

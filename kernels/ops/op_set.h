@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "kernels/device/device.h"
+#include "kernels/ops/draw_rule.h"
 #include "kernels/ops/kv_dtype.h"
 #include "kernels/ops/step.h"
 
@@ -284,6 +285,19 @@ struct ArgmaxArgs {
   int32_t* ids = nullptr;
 };
 
+/// drawn[row] = the id that rules[row] draws of valid logits, -1 where every one is masked;
+/// ids[row] likewise, but untouched there. `ids` comes from argmax over the same logits, whose
+/// choice stands for greedy rules. The same ids on every device: kernels/draw/token_draw.h.
+struct SampleArgs {
+  const float* logits = nullptr;  ///< [rows, row_stride]
+  ptrdiff_t row_stride = 0;
+  int rows = 0;
+  int valid = 0;                    ///< at most 2^23
+  const DrawRule* rules = nullptr;  ///< [rows]
+  int32_t* ids = nullptr;           ///< [rows]
+  int32_t* drawn = nullptr;         ///< [rows]
+};
+
 /// out[i] = value first + i of the random sequence `seed` (kernels/ops/random_values.h): uniform in
 /// centre ± spread, the same bits on every device. For weights that stand in for a checkpoint's.
 struct FillRandomArgs {
@@ -349,6 +363,7 @@ class OpSet {
   virtual void gdn_chunk(Stream& stream, const GdnArgs& args) = 0;
   virtual void swiglu(Stream& stream, const SwigluArgs& args) = 0;
   virtual void argmax(Stream& stream, const ArgmaxArgs& args) = 0;
+  virtual void sample(Stream& stream, const SampleArgs& args) = 0;
   virtual void update_block_tables(Stream& stream, const BlockTableArgs& args) = 0;
   virtual void fill_random(Stream& stream, const FillRandomArgs& args) = 0;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/ops/draw_rule.h"
 #include "kernels/ops/scratch.h"
 #include "shared/plan/weight_table.h"
 
@@ -175,10 +176,12 @@ StageMemory root_memory(const ModelConfig& c, const StageLimits& limits, DeviceK
   const auto rows = static_cast<uint64_t>(limits.lanes);
   const auto hidden = static_cast<uint64_t>(c.hidden_size);
   const auto vocab = static_cast<uint64_t>(c.vocab_size);
-  // token ids of the widest step; last columns and their norm; logits; sampled ids
+  // token ids of the widest step; last columns and their norm; logits; chosen and drawn ids, and
+  // how
   memory.workspace_bytes = static_cast<uint64_t>(limits.max_columns()) * sizeof(int32_t) +
                            rows * 2 * hidden * activation_bytes(kind) +
-                           rows * vocab * sizeof(float) + rows * sizeof(int32_t);
+                           rows * vocab * sizeof(float) +
+                           rows * (2 * sizeof(int32_t) + sizeof(DrawRule));
   return memory;
 }
 

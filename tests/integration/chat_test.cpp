@@ -84,6 +84,23 @@ TEST_F(ChatTest, SeedsDrawTheSameTextOverEverySplitAndOtherSeedsAnother) {
   EXPECT_EQ(one.at("sampling").at("seed").to_number<int>(), 7);
 }
 
+// The stages' device draws, unless something changes the logits first; then the host does.
+TEST_F(ChatTest, DeviceAndHostDrawTheSameText) {
+  const Words sampling{"--seed", "7", "-p", kPrompt, "-n", "60", "--quiet", "--print-token-ids"};
+  for (const Words& filters :
+       {Words{"--temperature", "1.1", "--top-k", "40", "--top-p", "0.95"},
+        Words{"--temperature", "1.3", "--top-k", "0", "--top-p", "1"},
+        Words{"--temperature", "0.9", "--top-k", "0", "--top-p", "0.8", "--min-p", "0.03"}}) {
+    Words device = sampling;
+    device.insert(device.end(), filters.begin(), filters.end());
+    Words host = device;
+    host.insert(host.end(), {"--logit-bias", "3=0"});
+    const Ended drawn = run(generate(device));
+    EXPECT_EXIT_CODE(drawn, 0);
+    EXPECT_EQ(drawn.out, run(generate(host)).out);
+  }
+}
+
 // The first byte of an emoji, forced again and again: no character is ever whole, and the limit
 // ends the text inside one.
 TEST_F(ChatTest, CharactersThatNeverBecomeWholeAreReplacedAndTheStreamEqualsTheJsonText) {

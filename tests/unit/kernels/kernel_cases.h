@@ -28,12 +28,13 @@ std::span<const KernelCase> attention_cases();
 std::span<const KernelCase> conv_cases();
 std::span<const KernelCase> gdn_cases();
 std::span<const KernelCase> gdn_generate_cases();
+std::span<const KernelCase> sample_cases();
 
 inline std::vector<KernelCase> all_kernel_cases() {
   std::vector<KernelCase> all;
-  for (const auto& part :
-       {linear_cases(), norm_cases(), elementwise_cases(), attention_inputs_cases(),
-        kv_write_cases(), attention_cases(), conv_cases(), gdn_cases(), gdn_generate_cases()}) {
+  for (const auto& part : {linear_cases(), norm_cases(), elementwise_cases(),
+                           attention_inputs_cases(), kv_write_cases(), attention_cases(),
+                           conv_cases(), gdn_cases(), gdn_generate_cases(), sample_cases()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

@@ -48,7 +48,7 @@ TEST(StageMemory, StandinLayersByHand) {
 
   const StageMemory root = root_memory(config, limits, DeviceKind::cpu);
   EXPECT_EQ(root.weight_bytes, 2U * 4096 * 256 * 2 + 256 * 4);
-  EXPECT_EQ(root.workspace_bytes, 512U * 4 + (2 * 256 + 4096) * 4 + 4);
+  EXPECT_EQ(root.workspace_bytes, 512U * 4 + (2 * 256 + 4096) * 4 + 4 + 4 + 40);
 
   StageMemory whole = stage_memory(config, {0, 12}, limits, DeviceKind::cpu);
   EXPECT_EQ(whole.weight_bytes + root.weight_bytes, 31412000U);

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "coordinator/sampling/score_loops.h"
+#include "kernels/draw/score_loops.h"
 
 namespace convoy {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/sampling/score_loops.h"
+#include "kernels/draw/score_loops.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "coordinator/sampling/candidates.h"
+#include "kernels/draw/candidates.h"
 
 #include <algorithm>
 #include <limits>
