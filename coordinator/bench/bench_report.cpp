@@ -201,6 +201,7 @@ std::string bench_json(const BenchResult& result) {
                                       {"prefill_chunk", result.prefill_chunk_tokens},
                                       {"warm_up", result.warm_up},
                                       {"repetitions", result.repetitions},
+                                      {"sampled", result.sampled},
                                       {"sets", sets},
                                       {"devices", devices}}) +
          "\n";

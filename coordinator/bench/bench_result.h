@@ -68,6 +68,7 @@ struct BenchResult {
   int prefill_chunk_tokens = 0;
   int warm_up = 0;
   int repetitions = 0;
+  bool sampled = false;
   std::vector<BenchSet> sets;
   std::vector<DeviceSpeed> devices;  ///< every device of the sets, once
 };

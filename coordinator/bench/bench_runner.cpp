@@ -67,8 +67,8 @@ struct Lanes {
 // One loaded model, round after round.
 class Rounds {
  public:
-  Rounds(EngineRun& run, int lanes, int vocab_size)
-      : run_(run), lanes_(lanes), vocab_size_(vocab_size) {}
+  Rounds(EngineRun& run, int lanes, int vocab_size, bool sampled)
+      : run_(run), lanes_(lanes), vocab_size_(vocab_size), sampled_(sampled) {}
 
   void run(int prompt_tokens, int decode_tokens, bool counts) {
     Lanes lanes = start(prompt_tokens, decode_tokens, counts);
@@ -118,9 +118,18 @@ class Rounds {
   }
   double decode(Lanes& lanes, int steps) {
     const auto begin = Clock::now();
-    for (int i = 0; i < steps; ++i) {
-      const Status status = run_.engine().decode(lanes.columns, lanes.next, lanes.next);
+    const int ahead = run_.engine().runs_ahead() ? static_cast<int>(Engine::kDecodeAhead) : 1;
+    const auto check = [&](const Status& status) {
       if (!status) give_up(status.error());
+    };
+    for (int known = 0, issued = 0; known < steps; ++known) {
+      for (; issued < steps && issued - known < ahead; ++issued) {
+        const std::span<const int32_t> none;
+        check(run_.engine().decode_ahead(
+            lanes.columns, issued == known ? std::span<const int32_t>(lanes.next) : none,
+            rules(lanes, issued)));
+      }
+      check(run_.engine().wait_decoded(lanes.next));
     }
     return seconds_since(begin);
   }
@@ -129,6 +138,19 @@ class Rounds {
       if (const Status status = run_.sequences().retire(std::move(admitted)); !status)
         give_up(status.error());
     }
+  }
+  // How the tokens of step `step` are drawn.
+  std::vector<DrawRule> rules(const Lanes& lanes, int step) const {
+    std::vector<DrawRule> rules;
+    if (!sampled_) return rules;
+    for (size_t lane = 0; lane < lanes.columns.size(); ++lane) {
+      rules.push_back({.top_p = 0.95,
+                       .seed = lane,
+                       .token_index = static_cast<uint64_t>(step),
+                       .temperature = 0.8F,
+                       .top_k = 20});
+    }
+    return rules;
   }
   double busy_seconds() {
     double seconds = 0;
@@ -150,6 +172,7 @@ class Rounds {
   EngineRun& run_;
   int lanes_;
   int vocab_size_;
+  bool sampled_;
 };
 
 }  // namespace
@@ -169,7 +192,7 @@ BenchSet run_bench(const RunOptions& options, const Checkpoint& checkpoint,
   set.stages = stages_of(config, run.plan());
   const auto measure = [&](BenchCase result) {
     const int prompt = result.prompt_tokens, decode = result.decode_tokens;
-    Rounds rounds(run, result.lanes, config.vocab_size);
+    Rounds rounds(run, result.lanes, config.vocab_size, bench.sampled);
     for (int i = 0; i < bench.warm_up; ++i) rounds.run(prompt, decode, false);
     ClockWatch watch(sensor.get(), uuids);
     for (int i = 0; i < bench.repetitions; ++i) rounds.run(prompt, decode, true);

@@ -15,6 +15,7 @@ struct BenchOptions {
   std::vector<int> lanes = {1};     ///< sequences that decode at the same time
   int warm_up = 1;                  ///< rounds that do not count
   int repetitions = 5;
+  bool sampled = false;  ///< tokens are drawn (temperature 0.8, top-k 20, top-p 0.95)
 };
 
 /// Loads the model on `options.devices`, measures, unloads. `options.lanes` is the most of

@@ -87,6 +87,9 @@ class BenchCommand : public Command {
     app->add_option("--warm-up", flags_.bench.warm_up, "Rounds before those that count")
         ->check(CLI::Range(0, 1000))
         ->capture_default_str();
+    app->add_flag("--sampled", flags_.bench.sampled,
+                  "Draw tokens (temperature 0.8, top-k 20, top-p 0.95) instead of taking the "
+                  "likeliest");
     app->add_option("--repetitions", flags_.bench.repetitions, "Rounds that count")
         ->check(CLI::Range(1, 100000))
         ->capture_default_str();
@@ -117,6 +120,7 @@ class BenchCommand : public Command {
                        .prefill_chunk_tokens = first.prefill_chunk_tokens,
                        .warm_up = flags_.bench.warm_up,
                        .repetitions = flags_.bench.repetitions,
+                       .sampled = flags_.bench.sampled,
                        .sets = {},
                        .devices = {}};
     ProgressDisplay display(flags_.quiet ? ProgressDisplay::Mode::silent

@@ -380,6 +380,7 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
   options.worker_program = program_directory() / "convoy-stage-worker";
   options.log_level = flags.log_level;
   if (const char* hold = std::getenv("CONVOY_TEST_HOLD")) options.test_hold = hold;
+  options.test_run_ahead = std::getenv("CONVOY_TEST_RUN_AHEAD") != nullptr;
   return options;
 }
 

@@ -17,6 +17,7 @@ Engine::Engine(const Parts& parts, const LoadProgress& progress)
       hold_(parts.hold),
       limits_(parts.plan.limits),
       stages_(static_cast<int>(parts.plan.stages.size())),
+      runs_ahead_(parts.run_ahead || parts.device.kind() != DeviceKind::cpu),
       stream_(parts.device.make_stream()),
       root_(device_, *stream_, parts.checkpoint, limits_, parts.valid_vocab, progress),
       executor_(device_, *stream_, parts.checkpoint, parts.plan.stages.front().layers, limits_,
@@ -170,13 +171,8 @@ Status Engine::decode(std::span<Sequence* const> sequences, std::span<const int3
                       std::span<int32_t> next, std::span<const DrawRule> rules) {
   CONVOY_CHECK_OP(ids.size(), ==, sequences.size());
   choices_.clear();
-  if (Status status = run_decode(sequences, ids, rules); !status) return status;
+  if (Status status = decode_ahead(sequences, ids, rules); !status) return status;
   return wait_chosen(next);
-}
-
-Status Engine::decode_ahead(std::span<Sequence* const> sequences, std::span<const DrawRule> rules) {
-  CONVOY_CHECK_OP(choices_.size(), <, kDecodeAhead);
-  return run_decode(sequences, {}, rules);
 }
 
 Status Engine::wait_decoded(std::span<int32_t> next) {
@@ -184,8 +180,9 @@ Status Engine::wait_decoded(std::span<int32_t> next) {
   return wait_chosen(next);
 }
 
-Status Engine::run_decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
-                          std::span<const DrawRule> rules) {
+Status Engine::decode_ahead(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
+                            std::span<const DrawRule> rules) {
+  CONVOY_CHECK_OP(choices_.size(), <, kDecodeAhead);
   CONVOY_CHECK(rules.empty() || rules.size() == sequences.size(), "a rule for each sequence");
   std::array<int, kMaxLanes> columns;
   columns.fill(1);

@@ -34,6 +34,7 @@ class Engine {
     HealthState& health;
     HoldPoint& hold;
     int valid_vocab = 0;
+    bool run_ahead = false;  ///< also where the device computes before a call returns
   };
   /// Loads rank 0's weights. Throws StartError; what `progress` throws passes through.
   Engine(const Parts& parts, const LoadProgress& progress);
@@ -69,11 +70,13 @@ class Engine {
                 std::span<int32_t> next, std::span<const DrawRule> rules = {});
 
   /// Whether the host can be a step ahead of the device.
-  bool runs_ahead() const { return device_.kind() != DeviceKind::cpu; }
-  /// decode() of the ids that the step before chose, without waiting for them: they stay on the
-  /// device. At most kDecodeAhead calls may be without their wait_decoded(). The sequences keep
-  /// what was appended: who stops at an earlier token has to drop them.
-  Status decode_ahead(std::span<Sequence* const> sequences, std::span<const DrawRule> rules = {});
+  bool runs_ahead() const { return runs_ahead_; }
+  /// decode() without waiting for what follows, which stays on the device: without `ids` those that
+  /// the step before chose for the same sequences are appended. At most kDecodeAhead calls may be
+  /// without their wait_decoded(). The sequences keep what was appended: who stops at an earlier
+  /// token has to drop them.
+  Status decode_ahead(std::span<Sequence* const> sequences, std::span<const int32_t> ids = {},
+                      std::span<const DrawRule> rules = {});
   /// Waits for the oldest decode_ahead() and gives what follows it. A prefill() or decode() forgets
   /// those that nobody waited for.
   Status wait_decoded(std::span<int32_t> next);
@@ -97,8 +100,6 @@ class Engine {
   const StageLimits& limits() const { return limits_; }
 
  private:
-  Status run_decode(std::span<Sequence* const> sequences, std::span<const int32_t> ids,
-                    std::span<const DrawRule> rules);
   Status issue(std::span<const int32_t> ids);
   Status collect(int lanes, bool last);
   void choose(int lanes, std::span<const DrawRule> rules);
@@ -112,6 +113,7 @@ class Engine {
   HoldPoint& hold_;
   StageLimits limits_;
   int stages_;
+  bool runs_ahead_;
   std::unique_ptr<Stream> stream_;
   Root root_;
   StageExecutor executor_;

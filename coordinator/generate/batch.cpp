@@ -44,7 +44,7 @@ class Batch {
 
   BatchCounts run() {
     while (!over()) {
-      fill_lanes();
+      if (in_flight_ == 0) fill_lanes();
       if (!over() && running() > 0) decode();
     }
     cancel_rest();
@@ -113,29 +113,63 @@ class Batch {
     take(lane, 0, first.value());
   }
 
+  // One step's tokens. The device runs ahead with the same lanes for as long as all of them go on;
+  // of a lane that ends, what is in flight says nothing any more.
   void decode() {
-    std::vector<Lane*> lanes;
-    std::vector<Sequence*> sequences;
-    std::vector<int32_t> ids;
-    std::vector<DrawRule> rules;
-    for (const auto& lane : lanes_) {
-      if (lane == nullptr) continue;
-      lanes.push_back(lane.get());
-      sequences.push_back(&lane->sequence());
-      ids.push_back(lane->next);
-      rules.push_back(lane->answer.rule());
-    }
     const auto begin = Clock::now();
-    const Status status = run_.engine().decode(sequences, ids, ids, rules);
+    if (in_flight_ == 0) {
+      rows_.clear();
+      for (size_t row = 0; row < lanes_.size(); ++row) {
+        if (lanes_[row] != nullptr) rows_.push_back(row);
+      }
+      if (!issue()) return;
+    }
+    while (in_flight_ < Engine::kDecodeAhead && may_run_ahead()) {
+      if (!issue()) return;
+    }
+    std::vector<int32_t> ids(rows_.size());
+    const Status status = run_.engine().wait_decoded(ids);
+    --in_flight_;
     counts_.decode_s += seconds_since(begin);
     if (!status) return engine_failed(status.error());
     ++counts_.steps;
-    for (size_t i = 0; i < lanes.size(); ++i) {
-      GenerationResult& result = lanes[i]->answer.result();
+    for (size_t column = 0; column < rows_.size(); ++column) {
+      Lane* const lane = lanes_[rows_[column]].get();
+      if (lane == nullptr) continue;  // it ended before this step
+      GenerationResult& result = lane->answer.result();
       ++result.decode_steps;
-      result.decode_s = seconds_since(lanes[i]->decode_begin);
-      take(*lanes[i], static_cast<int>(i), ids[i]);
+      result.decode_s = seconds_since(lane->decode_begin);
+      take(*lane, static_cast<int>(column), ids[column]);
     }
+    if (running() == 0) in_flight_ = 0;  // nobody waits; the next prompt makes the engine forget
+  }
+
+  bool may_run_ahead() const {
+    return run_.engine().runs_ahead() &&
+           std::all_of(rows_.begin(), rows_.end(), [this](size_t row) {
+             const Lane* const lane = lanes_[row].get();
+             return lane != nullptr && !lane->answer.needs_logits() &&
+                    lane->answer.tokens() + in_flight_ < lane->answer.max_tokens() &&
+                    lane->sequence().length() < lane->sequence().max_tokens();
+           });
+  }
+
+  // A step of the lanes in rows_: of the tokens chosen last, which only the device knows while
+  // others are in flight. False: the run was cancelled.
+  bool issue() {
+    std::vector<Sequence*> sequences;
+    std::vector<int32_t> ids;
+    std::vector<DrawRule> rules;
+    for (const size_t row : rows_) {
+      const Lane& lane = *lanes_[row];
+      sequences.push_back(&lane.sequence());
+      if (in_flight_ == 0) ids.push_back(lane.next);
+      rules.push_back(lane.answer.rule(in_flight_));
+    }
+    const Status status = run_.engine().decode_ahead(sequences, ids, rules);
+    if (!status) engine_failed(status.error());
+    if (status) ++in_flight_;
+    return status.ok();
   }
 
   // The token that follows from column `column` of the last step; the lane is gone when it was the
@@ -148,13 +182,13 @@ class Batch {
     if (const auto reason = accept(lane)) finish(lane, *reason);
   }
 
-  static std::optional<FinishReason> accept(Lane& lane) {
+  std::optional<FinishReason> accept(Lane& lane) const {
     Answer& answer = lane.answer;
     if (answer.ends_at(lane.next)) return FinishReason::stop;
     answer.push(lane.next);
     if (answer.stopped()) return FinishReason::stop;
     if (answer.tokens() == answer.max_tokens() ||
-        lane.sequence().length() == lane.sequence().max_tokens())
+        lane.sequence().length() - static_cast<int>(in_flight_) == lane.sequence().max_tokens())
       return FinishReason::length;
     return std::nullopt;
   }
@@ -221,8 +255,10 @@ class Batch {
   const BatchSink& sink_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by block-table row; null: free
   std::vector<float> logits_;
-  size_t waiting_ = 0;                            // prompts before it have begun or ended
-  size_t told_ = 0;                               // prompts before it were told
+  std::vector<size_t> rows_;  // of the lanes in the steps that are in flight, by column
+  size_t in_flight_ = 0;      // decode steps whose tokens the host does not know yet
+  size_t waiting_ = 0;        // prompts before it have begun or ended
+  size_t told_ = 0;           // prompts before it were told
   std::deque<std::optional<BatchAnswer>> ended_;  // from told_ on
   bool unwanted_ = false;                         // nobody reads the answers any more
   BatchCounts counts_;

@@ -171,7 +171,7 @@ class Generation {
              answer_.tokens() + in_flight_ + 1 < answer_.max_tokens() &&
              sequence_.length() < sequence_.max_tokens()) {
         const DrawRule rule = answer_.rule(1 + in_flight_);  // behind `next` and what is in flight
-        if (const Status status = run_.engine().decode_ahead({&lane, 1}, {&rule, 1}); !status)
+        if (const Status status = run_.engine().decode_ahead({&lane, 1}, {}, {&rule, 1}); !status)
           return end_by_error(status.error());
         ++in_flight_;
       }

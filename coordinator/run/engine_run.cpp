@@ -130,7 +130,8 @@ void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, in
                     .plan = plan_,
                     .health = health_,
                     .hold = hold_,
-                    .valid_vocab = std::min(token_ids, checkpoint.config().vocab_size)},
+                    .valid_vocab = std::min(token_ids, checkpoint.config().vocab_size),
+                    .run_ahead = options.test_run_ahead},
       progress);
   engine_->set_cancelled(
       [this] { return pool_->cancelled() != 0 || pool_->failure().has_value(); });

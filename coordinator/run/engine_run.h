@@ -52,6 +52,7 @@ struct RunOptions {
   std::filesystem::path worker_program;
   std::string log_level;
   std::string test_hold;
+  bool test_run_ahead = false;  ///< on CPU devices, too
 };
 
 inline constexpr int kDefaultContextTokens = 8192;

@@ -72,13 +72,17 @@ TEST_P(BatchShapeTest, EveryAnswerIsThatOfItsPromptAlone) {
   const Words prompts = mixed_prompts();
   const auto [stages, parallel] = GetParam();
   for (const Words& mode : {Words{}, Words{"--temperature", "0.9", "--seed", "7"}}) {
+    SCOPED_TRACE(mode.empty() ? "greedy" : "sampled");
     Words options{"-n", "40", "--stop", "mom", "--stop", "happy"};
     options.insert(options.end(), mode.begin(), mode.end());
     Words in_batch{"--devices", cpus(stages), "--parallel", std::to_string(parallel), "--quiet"};
     in_batch.insert(in_batch.end(), options.begin(), options.end());
-    const Ended ended = run(batch(prompts, in_batch));
+    ProgramCall call = batch(prompts, in_batch);
+    const Ended ended = run(call);
     EXPECT_EXIT_CODE(ended, 0);
     EXPECT_EQ(ended.err, "");
+    call.environment["CONVOY_TEST_RUN_AHEAD"] = "1";
+    EXPECT_EQ(run(call).out, ended.out) << "the device runs ahead of the host";
     const Words answers = split_answers(ended.out);
     ASSERT_EQ(answers.size(), prompts.size());
     // Every program run takes its time: of the sampled ones some.

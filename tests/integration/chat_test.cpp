@@ -98,6 +98,9 @@ TEST_F(ChatTest, DeviceAndHostDrawTheSameText) {
     const Ended drawn = run(generate(device));
     EXPECT_EXIT_CODE(drawn, 0);
     EXPECT_EQ(drawn.out, run(generate(host)).out);
+    ProgramCall ahead = generate(device);
+    ahead.environment["CONVOY_TEST_RUN_AHEAD"] = "1";
+    EXPECT_EQ(run(ahead).out, drawn.out) << "the device runs ahead of the host";
   }
 }
 

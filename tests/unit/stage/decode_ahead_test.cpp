@@ -70,7 +70,7 @@ class DecodeAhead : public testing::Test {
     while (static_cast<int>(ids.size()) < count) {
       for (; in_flight < Engine::kDecodeAhead; ++in_flight) {
         const DrawRule how = rule(ids.size() + in_flight);
-        EXPECT_TRUE(engine_.decode_ahead({&lane, 1}, {&how, 1}).ok());
+        EXPECT_TRUE(engine_.decode_ahead({&lane, 1}, {}, {&how, 1}).ok());
       }
       int32_t next = -1;
       EXPECT_TRUE(engine_.wait_decoded({&next, 1}).ok());
