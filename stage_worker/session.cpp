@@ -252,7 +252,8 @@ void Session::serve(const proto::OpenLinks& message, std::vector<UniqueFd> descr
   const auto connection = steps.connect();
   if (!connection) {
     control_.set_stop_hook({});
-    if (!control_.stopping()) send_error(proto::StageError::LINK, connection.error());
+    // Not LINK, which says that a link failed while it served.
+    if (!control_.stopping()) send_error(proto::StageError::DEVICE, connection.error());
     return;
   }
   steps.set_state_mover([this] { move_state(); });

@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/json.hpp>
 #include <cerrno>
-#include <charconv>
+#include <optional>
 #include <utility>
 
 #include "base/exit_code.h"
@@ -43,27 +44,49 @@ std::string read_to_end(int fd) {
   return text;
 }
 
-double measure(const std::string& device, const fs::path& program) {
-  Pipe output = make_pipe();
-  const Log log;
-  ChildProcess process = ChildProcess::spawn({.program = program,
-                                              .arguments = {"measure-device", "--device=" + device,
-                                                            fmt::format("--parent={}", ::getpid())},
-                                              .descriptors = {output.write.get()},
-                                              .stderr_log = log.path});
-  output.write.reset();
-  const std::string said = read_to_end(output.read.get());
-  const auto exit = process.reap_for(kEndMs);
-  double speed = 0;
-  const auto parsed = std::from_chars(said.data(), said.data() + said.size(), speed);
-  if (parsed.ec != std::errc() || speed <= 0) {
-    throw StartError(fmt::format("measuring {}: the process {}: {}", device,
-                                 exit ? describe(*exit) : "does not end", last_line(log.path)));
-  }
-  return speed;
+std::string to_text(const DeviceSpeed& speed) {
+  return boost::json::serialize(
+      boost::json::object{{"name", speed.name},
+                          {"architecture", speed.architecture},
+                          {"copy_bytes_per_s", speed.copy_bytes_per_s},
+                          {"product_flop_per_s", speed.product_flop_per_s}});
+}
+
+// Nothing for what a child that failed has written.
+std::optional<DeviceSpeed> from_text(const std::string& text, const std::string& id) {
+  boost::system::error_code error;
+  const boost::json::value parsed = boost::json::parse(text, error);
+  if (error || !parsed.is_object()) return std::nullopt;
+  const boost::json::object& o = parsed.get_object();
+  return DeviceSpeed{.id = id,
+                     .name = boost::json::value_to<std::string>(o.at("name")),
+                     .architecture = boost::json::value_to<std::string>(o.at("architecture")),
+                     .copy_bytes_per_s = o.at("copy_bytes_per_s").to_number<double>(),
+                     .product_flop_per_s = o.at("product_flop_per_s").to_number<double>()};
 }
 
 }  // namespace
+
+DeviceSpeed measure_in_child(const MeasuredDevice& device, const fs::path& program) {
+  Pipe output = make_pipe();
+  const Log log;
+  ChildProcess process =
+      ChildProcess::spawn({.program = program,
+                           .arguments = {"measure-device", "--device=" + device.id,
+                                         fmt::format("--threads={}", device.threads),
+                                         fmt::format("--parent={}", ::getpid())},
+                           .descriptors = {output.write.get()},
+                           .stderr_log = log.path});
+  output.write.reset();
+  const std::string said = read_to_end(output.read.get());
+  const auto exit = process.reap_for(kEndMs);
+  const auto speed = from_text(said, device.id);
+  if (!speed) {
+    throw StartError(fmt::format("measuring {}: the process {}: {}", device.id,
+                                 exit ? describe(*exit) : "does not end", last_line(log.path)));
+  }
+  return *speed;
+}
 
 std::vector<DeviceValue<double>> measure_speeds(const std::vector<DeviceSpec>& devices,
                                                 const fs::path& program) {
@@ -72,15 +95,16 @@ std::vector<DeviceValue<double>> measure_speeds(const std::vector<DeviceSpec>& d
     const bool known = std::any_of(speeds.begin(), speeds.end(),
                                    [&](const auto& speed) { return speed.device.id == device.id; });
     if (known) continue;
-    speeds.push_back({device, measure(device.id, program) * 1e-9});
+    const DeviceSpeed speed = measure_in_child({.id = device.id}, program);
+    speeds.push_back({device, speed.copy_bytes_per_s * 1e-9});
     fmt::print(stderr, "{} copies {:.0f} GB/s\n", device.id, speeds.back().value);
   }
   return speeds;
 }
 
-int run_speed_measurement(const std::string& device, int parent_pid) {
+int run_speed_measurement(const MeasuredDevice& device, int parent_pid) {
   if (!tie_to_parent(parent_pid)) return static_cast<int>(ExitCode::engine_died);
-  const std::string text = fmt::format("{}", measure_device(device, 0).copy_bytes_per_s);
+  const std::string text = to_text(measure_device(device.id, device.threads));
   const ssize_t written = ::write(kOutputFd, text.data(), text.size());
   return static_cast<int>(written == static_cast<ssize_t>(text.size()) ? ExitCode::done
                                                                        : ExitCode::start_failed);

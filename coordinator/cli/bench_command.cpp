@@ -12,7 +12,6 @@
 #include "base/exit_code.h"
 #include "coordinator/bench/bench_report.h"
 #include "coordinator/bench/bench_runner.h"
-#include "coordinator/bench/device_speed.h"
 #include "coordinator/bench/measured_speeds.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/console/output.h"
@@ -125,13 +124,14 @@ class BenchCommand : public Command {
                        .devices = {}};
     ProgressDisplay display(flags_.quiet ? ProgressDisplay::Mode::silent
                                          : ProgressDisplay::Mode::automatic);
+    // First: a card that takes one process only is free now.
+    measure_devices(runs, result);
     const std::vector<std::string> names = split_sets(flags_.engine.devices);
     for (size_t i = 0; i < runs.size(); ++i) {
       if (!flags_.quiet) fmt::print(stderr, "{}\n", names[i]);
       result.sets.push_back(run_bench(runs[i], checkpoint, flags_.bench, display));
       result.sets.back().devices = names[i];
     }
-    measure_devices(runs, result);
     report(result);
     return static_cast<int>(ExitCode::done);
   }
@@ -177,11 +177,12 @@ class BenchCommand : public Command {
   }
 
   static void measure_devices(const std::vector<RunOptions>& runs, BenchResult& result) {
+    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
     std::set<std::string> seen;
     for (const RunOptions& options : runs) {
       for (const DeviceSpec& spec : options.devices) {
         if (seen.insert(spec.id).second)
-          result.devices.push_back(measure_device(spec.id, options.threads));
+          result.devices.push_back(measure_in_child({spec.id, options.threads}, program));
       }
     }
   }
@@ -201,14 +202,15 @@ class BenchCommand : public Command {
 class MeasureDeviceCommand : public Command {
  public:
   explicit MeasureDeviceCommand(CLI::App& parent) {
-    app = parent.add_subcommand("measure-device", "What one device copies per second")->group("");
-    app->add_option("--device", device_)->required();
+    app = parent.add_subcommand("measure-device", "What one device does at best")->group("");
+    app->add_option("--device", device_.id)->required();
+    app->add_option("--threads", device_.threads)->required();
     app->add_option("--parent", parent_pid_)->required();
   }
   int run() override { return run_speed_measurement(device_, parent_pid_); }
 
  private:
-  std::string device_;
+  MeasuredDevice device_;
   int parent_pid_ = 0;
 };
 

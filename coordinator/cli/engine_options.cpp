@@ -288,6 +288,14 @@ void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& f
                 ->check(CLI::Range(kPageTokens, kMaxChunk))
                 ->capture_default_str(),
             "PREFILL_CHUNK");
+  twins.add(command
+                .add_option("--link", flags.link,
+                            "Where CUDA stages hand over: pinned host memory; peer: the receiver's "
+                            "memory wherever that works; local: only between stages on one card; "
+                            "auto: as peer, without warnings")
+                ->check(CLI::IsMember({"pinned", "peer", "local", "auto"}))
+                ->capture_default_str(),
+            "LINK");
 }
 
 void add_doorbell_option(CLI::App& command, EnvironmentTwins& twins, std::string& doorbell) {
@@ -321,14 +329,6 @@ void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& fl
       command.add_flag("--no-cuda-graph", flags.no_cuda_graph,
                        "CUDA stages launch every kernel by itself instead of replaying graphs"),
       "NO_CUDA_GRAPH");
-  twins.add(command
-                .add_option("--link", flags.link,
-                            "Where CUDA stages hand over: pinned host memory; peer: the receiver's "
-                            "memory wherever that works; local: only between stages on one card; "
-                            "auto: as peer, without warnings")
-                ->check(CLI::IsMember({"pinned", "peer", "local", "auto"}))
-                ->capture_default_str(),
-            "LINK");
   add_doorbell_option(command, twins, flags.doorbell);
   twins.add(command.add_option(
                 "--attach", flags.attach,

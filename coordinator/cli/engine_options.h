@@ -64,10 +64,10 @@ struct EngineFlags {
 
 void add_runtime_dir_option(CLI::App& command, EnvironmentTwins& twins, std::string& runtime_dir);
 void add_log_level_option(CLI::App& command, EnvironmentTwins& twins, std::string& level);
-/// -m, --load-format, --devices, -c, --prefill-chunk, and how layers and memory are dealt out: what
-/// the plan depends on.
+/// -m, --load-format, --devices, -c, --prefill-chunk, --link, and how layers and memory are dealt
+/// out: what the plan depends on.
 void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags);
-/// -t, --link, --doorbell, --attach, --instance, --runtime-dir, --log-level: what running depends
+/// -t, --doorbell, --attach, --instance, --runtime-dir, --log-level: what running depends
 /// on.
 void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& flags);
 

@@ -16,14 +16,6 @@ namespace {
 constexpr int kRingPollMs = 100;
 constexpr auto kPassedPoll = std::chrono::microseconds(50);
 
-StageLinkOptions link_options(const ModelConfig& config, const StagePlan& plan, int rank,
-                              LinkChoice choice = {}) {
-  const auto stages = static_cast<int>(plan.stages.size());
-  const DeviceKind kind = plan.stages.front().device.kind;
-  return rank == stages - 1 ? back_link_options(config, plan.limits, kind, stages, choice)
-                            : residual_link_options(config, plan.limits, kind, choice);
-}
-
 StepRingOptions ring_options(const StagePlan& plan, int spin_iterations) {
   const StageLimits& limits = plan.limits;
   StepRingOptions options;
@@ -34,14 +26,6 @@ StepRingOptions ring_options(const StagePlan& plan, int spin_iterations) {
 }
 
 }  // namespace
-
-uint64_t outgoing_link_bytes(const ModelConfig& config, const StageLimits& limits, DeviceKind kind,
-                             int stages, int rank) {
-  if (stages < 2) return 0;
-  return stage_link_region_bytes(rank == stages - 1
-                                     ? back_link_options(config, limits, kind, stages)
-                                     : residual_link_options(config, limits, kind));
-}
 
 Pipeline::Pipeline(Device& device, const ModelConfig& config, const StagePlan& plan,
                    int spin_iterations, LinkChoice choice)
@@ -59,17 +43,18 @@ Pipeline::Pipeline(Device& device, const ModelConfig& config, const StagePlan& p
                                                  StepRingWriter::region_bytes(ring)));
     rings_.emplace_back(ring_regions_.back(), ring);
   }
+  const auto options_of = [&](int rank) {
+    return link_options(config, plan.limits, device.kind(), {rank, stages}, choice);
+  };
   for (int rank = 0; rank < stages; ++rank) {
-    const StageLinkOptions options = link_options(config, plan, rank, choice);
+    const StageLinkOptions options = options_of(rank);
     link_regions_.push_back(
         SharedRegion::create(fmt::format("link from stage {} to {}", rank, (rank + 1) % stages),
                              stage_link_region_bytes(options)));
     format_stage_link(link_regions_.back(), options);
   }
-  auto outgoing =
-      StageLinkSender::open(link_regions_.front(), link_options(config, plan, 0, choice), &device);
-  auto back = StageLinkReceiver::open(link_regions_.back(),
-                                      link_options(config, plan, stages - 1, choice), &device);
+  auto outgoing = StageLinkSender::open(link_regions_.front(), options_of(0), &device);
+  auto back = StageLinkReceiver::open(link_regions_.back(), options_of(stages - 1), &device);
   if (!outgoing) throw StartError(outgoing.error());
   if (!back) throw StartError(back.error());
   outgoing_ = std::make_unique<StageLinkSender>(std::move(outgoing).value());

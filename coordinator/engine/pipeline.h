@@ -69,8 +69,4 @@ class Pipeline {
   WaiterRelease release_;  // goes first: it uses the links
 };
 
-/// Bytes of the segment that stage `rank` of `stages` sends through.
-uint64_t outgoing_link_bytes(const ModelConfig& config, const StageLimits& limits, DeviceKind kind,
-                             int stages, int rank);
-
 }  // namespace convoy

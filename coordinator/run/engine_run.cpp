@@ -11,6 +11,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "coordinator/run/device_memory.h"
+#include "shared/plan/mixed_architectures.h"
 #include "shared/stage/open_device.h"
 
 namespace convoy {
@@ -139,7 +140,20 @@ void EngineRun::load(const RunOptions& options, const Checkpoint& checkpoint, in
   pool_->wait_loaded(show);
   show();
   display.finish();
+  if (!options.allow_mixed_architectures) confirm_architectures();
   confirm_memory(options);
+}
+
+// The plan compared the cards that this process sees; a pool may be on others.
+void EngineRun::confirm_architectures() const {
+  const DeviceInfo info = device_->info();
+  if (info.kind == DeviceKind::cpu) return;
+  std::vector<ListedDevice> devices{{info.id, info.name, info.uuid, info.architecture}};
+  for (const WorkerStatus& s : pool_->status()) {
+    const proto::DeviceReport& device = s.loaded->device();
+    devices.push_back({device.id(), device.name(), device.uuid(), device.architecture()});
+  }
+  refuse_mixed_architectures(devices, attached_ ? "--attach" : "--devices");
 }
 
 // The plan's arithmetic said that everything fits, with something left.

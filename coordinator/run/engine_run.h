@@ -126,6 +126,7 @@ class EngineRun {
   void start_workers(const RunOptions& options);
   void load(const RunOptions& options, const Checkpoint& checkpoint, int token_ids,
             ProgressDisplay& display);
+  void confirm_architectures() const;
   void confirm_memory(const RunOptions& options);
   void connect(const ModelConfig& config, const RunOptions& options);
   void open_admission(const ModelConfig& config, PrefixCacheMode mode);

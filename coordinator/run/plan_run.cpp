@@ -7,6 +7,7 @@
 #include "coordinator/run/device_memory.h"
 #include "coordinator/run/engine_run.h"
 #include "shared/ipc/shared_region.h"
+#include "shared/stage/link_layout.h"
 #include "shared/stage/list_devices.h"
 
 namespace convoy {
@@ -122,9 +123,16 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
   request.split_by =
       options.split_by.value_or(kind == DeviceKind::cpu ? SplitBy::weight : SplitBy::memory);
   if (request.split_by == SplitBy::speed) request.speeds = speeds_of_run(request.devices, options);
-  request.link_bytes = [&config, kind, stages = static_cast<int>(request.devices.size())](
-                           const StageLimits& limits, int rank) {
-    return outgoing_link_bytes(config, limits, kind, stages, rank);
+  std::vector<LinkStage> stages;
+  for (size_t rank = 0; rank < request.devices.size(); ++rank) {
+    const DeviceMemory& sender = request.memory[rank == 0 ? request.memory.size() - 1 : rank - 1];
+    stages.push_back({.rank = static_cast<int>(rank),
+                      .stages = static_cast<int>(request.devices.size()),
+                      .shares_device = sender.device == request.memory[rank].device});
+  }
+  request.link_bytes = [&config, kind, stages, choice = options.links](const StageLimits& limits,
+                                                                       int rank) {
+    return link_bytes(config, limits, kind, stages[static_cast<size_t>(rank)], choice);
   };
   return request;
 }

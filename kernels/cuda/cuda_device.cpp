@@ -277,11 +277,10 @@ OpSet& CudaDevice::ops() {
 }
 
 Buffer CudaDevice::allocate_exportable(size_t bytes, const std::string& label) {
-  constexpr size_t kUnit = cuda::kExportGranularity;
-  return allocate((bytes + kUnit - 1) / kUnit * kUnit, label);
+  return allocate(exported_bytes(bytes), label);
 }
 
-IpcHandle CudaDevice::export_memory(const Buffer& memory) {
+Result<IpcHandle> CudaDevice::export_memory(const Buffer& memory) {
   const cuda::DeviceScope scope(ordinal_);
   return cuda::export_memory(memory.data());
 }
@@ -292,12 +291,12 @@ Result<std::unique_ptr<ImportedMemory>> CudaDevice::import_memory(const IpcHandl
   return cuda::import_memory(ordinal_, handle);
 }
 
-std::unique_ptr<IpcEvent> CudaDevice::make_ipc_event() {
+Result<std::unique_ptr<IpcEvent>> CudaDevice::make_ipc_event() {
   const cuda::DeviceScope scope(ordinal_);
   return cuda::make_ipc_event();
 }
 
-IpcHandle CudaDevice::export_event(const IpcEvent& event) {
+Result<IpcHandle> CudaDevice::export_event(const IpcEvent& event) {
   const cuda::DeviceScope scope(ordinal_);
   return cuda::export_event(event);
 }

@@ -53,10 +53,10 @@ class CudaDevice final : public Device {
   bool supports_graphs() const override { return true; }
   bool supports_memory_export() const override { return true; }
   Buffer allocate_exportable(size_t bytes, const std::string& label) override;
-  IpcHandle export_memory(const Buffer& memory) override;
+  Result<IpcHandle> export_memory(const Buffer& memory) override;
   Result<std::unique_ptr<ImportedMemory>> import_memory(const IpcHandle& handle) override;
-  std::unique_ptr<IpcEvent> make_ipc_event() override;
-  IpcHandle export_event(const IpcEvent& event) override;
+  Result<std::unique_ptr<IpcEvent>> make_ipc_event() override;
+  Result<IpcHandle> export_event(const IpcEvent& event) override;
   Result<std::unique_ptr<IpcEvent>> import_ipc_event(const IpcHandle& handle) override;
 
   int ordinal() const { return ordinal_; }

@@ -36,7 +36,7 @@ __global__ void image_probe() {}
 }  // namespace
 
 CudaDeviceList list_cuda_devices() {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   CudaDeviceList list;
   int count = 0;

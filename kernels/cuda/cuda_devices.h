@@ -20,9 +20,10 @@ struct CudaDeviceList {
   std::string error;  ///< why there are none: no driver, no device, …; empty otherwise
 };
 
-/// Asks the CUDA runtime. The first CUDA call of the process; opens no context. Sets
-/// CUDA_MODULE_LOADING=EAGER and CUDA_DEVICE_MAX_CONNECTIONS=32 for this process, unless they are
-/// set: the runtime reads them once.
+/// Asks the CUDA runtime. The first CUDA call of the process; opens no context. Sets for this
+/// process, as the runtime reads them once, CUDA_MODULE_LOADING=EAGER, whatever it was (a kernel
+/// that is first loaded while a stream waits for another stage stalls), and
+/// CUDA_DEVICE_MAX_CONNECTIONS=32 unless it is set.
 CudaDeviceList list_cuda_devices();
 
 /// Whether the driver lets the device `from` reach the memory of `to`; false for one and the same.

@@ -61,11 +61,18 @@ class CudaIpcEvent final : public IpcEvent {
   bool own_;
 };
 
+// The caller handles the error; later calls must not report it again.
+Error refused(const char* what, cudaError_t error) {
+  cudaGetLastError();
+  return Error{what + error_text(error)};
+}
+
 }  // namespace
 
-IpcHandle export_memory(void* address) {
+Result<IpcHandle> export_memory(void* address) {
   cudaIpcMemHandle_t native{};
-  CONVOY_CUDA(cudaIpcGetMemHandle(&native, address));
+  const cudaError_t error = cudaIpcGetMemHandle(&native, address);
+  if (error != cudaSuccess) return refused("its memory cannot be exported: ", error);
   return packed(native);
 }
 
@@ -73,32 +80,30 @@ Result<std::unique_ptr<ImportedMemory>> import_memory(int ordinal, const IpcHand
   void* address = nullptr;
   const cudaError_t error = cudaIpcOpenMemHandle(&address, unpacked<cudaIpcMemHandle_t>(handle),
                                                  cudaIpcMemLazyEnablePeerAccess);
-  if (error != cudaSuccess) {
-    cudaGetLastError();  // handled by the caller
-    return Error{"its memory cannot be mapped: " + error_text(error)};
-  }
+  if (error != cudaSuccess) return refused("its memory cannot be mapped: ", error);
   return std::unique_ptr<ImportedMemory>(std::make_unique<CudaImportedMemory>(ordinal, address));
 }
 
-std::unique_ptr<IpcEvent> make_ipc_event() {
+Result<std::unique_ptr<IpcEvent>> make_ipc_event() {
   cudaEvent_t event = nullptr;
-  CONVOY_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
-  return std::make_unique<CudaIpcEvent>(event, true);
+  const cudaError_t error =
+      cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess);
+  if (error != cudaSuccess) return refused("an event for processes cannot be made: ", error);
+  return std::unique_ptr<IpcEvent>(std::make_unique<CudaIpcEvent>(event, true));
 }
 
-IpcHandle export_event(const IpcEvent& event) {
+Result<IpcHandle> export_event(const IpcEvent& event) {
   cudaIpcEventHandle_t native{};
-  CONVOY_CUDA(cudaIpcGetEventHandle(&native, dynamic_cast<const CudaIpcEvent&>(event).native()));
+  const cudaError_t error =
+      cudaIpcGetEventHandle(&native, dynamic_cast<const CudaIpcEvent&>(event).native());
+  if (error != cudaSuccess) return refused("its event cannot be exported: ", error);
   return packed(native);
 }
 
 Result<std::unique_ptr<IpcEvent>> import_ipc_event(const IpcHandle& handle) {
   cudaEvent_t event = nullptr;
   const cudaError_t error = cudaIpcOpenEventHandle(&event, unpacked<cudaIpcEventHandle_t>(handle));
-  if (error != cudaSuccess) {
-    cudaGetLastError();
-    return Error{"its event cannot be opened: " + error_text(error)};
-  }
+  if (error != cudaSuccess) return refused("its event cannot be opened: ", error);
   return std::unique_ptr<IpcEvent>(std::make_unique<CudaIpcEvent>(event, false));
 }
 

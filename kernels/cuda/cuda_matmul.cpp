@@ -11,6 +11,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/device_scope.h"
 #include "kernels/cuda/linear_kernels.h"
+#include "kernels/device/stalling_calls.h"
 
 namespace convoy {
 namespace {
@@ -19,13 +20,12 @@ constexpr int kReferenceRows = 1024;
 constexpr int kCandidates = 16;
 constexpr int kRowMultiple = 128;  // rows are rounded up to it where memory allows
 constexpr uint32_t kAlignment = 16;
-// The trial computes kTrialRows rows at once, and parts of them alone.
+// The trial computes all rows at once, at least kTrialRows, and parts of them alone.
 constexpr int kTrialRows = 1000;
 struct RowRange {
   int first, count;
 };
 constexpr RowRange kTrialParts[] = {{0, 1}, {999, 1}, {0, 64}, {500, 64}, {872, 128}, {100, 384}};
-constexpr int kLargestPart = 384;
 
 bool aligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kAlignment == 0;
@@ -33,6 +33,11 @@ bool aligned(const void* address) {
 
 size_t rounded_up(size_t bytes) {
   return (bytes + 255) / 256 * 256;
+}
+
+// What a product of this many rows computes where memory allows.
+int padded_rows(int rows) {
+  return (rows + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
 }
 
 // Other streams' captures neither see nor forbid what happens while this lives.
@@ -58,7 +63,7 @@ class OutsideCaptures {
 
 // Random operands, and room for the results.
 struct CudaMatmul::Trial {
-  Trial(int out_features, int in_features);
+  Trial(int out_features, int in_features, int rows);
   ~Trial();
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -71,6 +76,7 @@ struct CudaMatmul::Trial {
   }
 
   int out_features, in_features;
+  int all_rows;
   void* memory = nullptr;
   uint16_t* weight;
   uint16_t* x;
@@ -80,21 +86,20 @@ struct CudaMatmul::Trial {
   cudaStream_t stream = nullptr;
 };
 
-size_t CudaMatmul::trial_bytes(int out_features, int in_features) {
-  const auto n = static_cast<size_t>(out_features), k = static_cast<size_t>(in_features);
-  return rounded_up(n * k * 2) + rounded_up(kTrialRows * k * 2) + rounded_up(kTrialRows * n * 4) +
-         rounded_up(kLargestPart * n * 4) + 256;
-}
-
-CudaMatmul::Trial::Trial(int out, int in) : out_features(out), in_features(in) {
-  const size_t bytes = trial_bytes(out, in);
+CudaMatmul::Trial::Trial(int out, int in, int longest)
+    : out_features(out),
+      in_features(in),
+      all_rows(longest > kTrialRows ? padded_rows(longest) : kTrialRows) {
+  const auto n = static_cast<size_t>(out), k = static_cast<size_t>(in);
+  const auto all = static_cast<size_t>(all_rows);
+  const size_t bytes = rounded_up(n * k * 2) + rounded_up(all * k * 2) + rounded_up(all * n * 4) +
+                       rounded_up(kTrialRows * n * 4) + rounded_up(sizeof(uint32_t));
   if (const cudaError_t error = cudaMalloc(&memory, bytes); error != cudaSuccess) {
     cudaGetLastError();  // the refusal is handled; later calls must not report it again
     throw StartError("cannot allocate " + std::to_string(bytes) +
                      " bytes to check the matrix product " + std::to_string(out) + " x " +
                      std::to_string(in) + ": " + cuda::error_text(error));
   }
-  const auto n = static_cast<size_t>(out), k = static_cast<size_t>(in);
   auto* next = static_cast<unsigned char*>(memory);
   const auto take = [&next](size_t size) {
     unsigned char* taken = next;
@@ -102,13 +107,13 @@ CudaMatmul::Trial::Trial(int out, int in) : out_features(out), in_features(in) {
     return taken;
   };
   weight = reinterpret_cast<uint16_t*>(take(n * k * 2));
-  x = reinterpret_cast<uint16_t*>(take(kTrialRows * k * 2));
-  all_out = take(kTrialRows * n * 4);
-  part_out = take(kLargestPart * n * 4);
+  x = reinterpret_cast<uint16_t*>(take(all * k * 2));
+  all_out = take(all * n * 4);
+  part_out = take(kTrialRows * n * 4);
   differ = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t)));
   CONVOY_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   cuda::fill_trial(stream, weight, n * k, 0, 1);
-  cuda::fill_trial(stream, x, kTrialRows * k, 0, 2);
+  cuda::fill_trial(stream, x, all * k, 0, 2);
 }
 
 CudaMatmul::Trial::~Trial() {
@@ -117,6 +122,7 @@ CudaMatmul::Trial::~Trial() {
 }
 
 CudaMatmul::CudaMatmul() : calls_(open_cublas_lt()) {
+  check_may_stall("opening cuBLASLt");
   const OutsideCaptures outside;
   CONVOY_CUDA(cudaGetDevice(&ordinal_));
   if (const cublasStatus_t status = calls_->create(&handle_); status != CUBLAS_STATUS_SUCCESS)
@@ -135,6 +141,7 @@ CudaMatmul::CudaMatmul() : calls_(open_cublas_lt()) {
 }
 
 CudaMatmul::~CudaMatmul() {
+  check_may_stall("closing cuBLASLt");
   cuda::release_on(ordinal_, cudaFree, workspace_);
   calls_->destroy(handle_);
 }
@@ -216,8 +223,13 @@ bool CudaMatmul::rows_agree(const Trial& trial, Kind kind, const cublasLtMatmulA
     return multiply(trial.stream, trial.part(rows, out), kind, algorithm) == CUBLAS_STATUS_SUCCESS;
   };
   CONVOY_CUDA(cudaMemsetAsync(trial.differ, 0, sizeof(uint32_t), trial.stream));
-  if (!run({0, kTrialRows}, trial.all_out)) return false;
-  for (const RowRange part : kTrialParts) {
+  if (!run({0, trial.all_rows}, trial.all_out)) return false;
+  std::vector<RowRange> parts(std::begin(kTrialParts), std::end(kTrialParts));
+  if (trial.all_rows > kTrialRows) {
+    parts.push_back({0, kTrialRows});
+    parts.push_back({trial.all_rows - kTrialRows, kTrialRows});
+  }
+  for (const RowRange part : parts) {
     if (!run(part, trial.part_out)) return false;
     cuda::find_difference(trial.stream, trial.part_out,
                           trial.all_out + static_cast<size_t>(part.first) * row_bytes,
@@ -230,12 +242,13 @@ bool CudaMatmul::rows_agree(const Trial& trial, Kind kind, const cublasLtMatmulA
   return differ == 0;
 }
 
-const CudaMatmul::Algorithms& CudaMatmul::algorithms(int out_features, int in_features) {
+const CudaMatmul::Algorithms& CudaMatmul::algorithms(int out_features, int in_features, int rows) {
   const std::lock_guard lock(mutex_);
   const std::pair shape(out_features, in_features);
   if (const auto found = prepared_.find(shape); found != prepared_.end()) return found->second;
+  check_may_stall("choosing a matrix product");
   const OutsideCaptures outside;
-  const Trial trial(out_features, in_features);
+  const Trial trial(out_features, in_features, rows);
   Algorithms chosen;
   for (size_t i = 0; i < std::size(kKinds); ++i) {
     for (const auto& candidate : candidates(out_features, in_features, kKinds[i])) {
@@ -249,15 +262,15 @@ const CudaMatmul::Algorithms& CudaMatmul::algorithms(int out_features, int in_fe
   return kept;
 }
 
-void CudaMatmul::prepare(int out_features, int in_features) {
-  if (out_features % 8 == 0 && in_features % 8 == 0) algorithms(out_features, in_features);
+void CudaMatmul::prepare(int out_features, int in_features, int rows) {
+  if (out_features % 8 == 0 && in_features % 8 == 0) algorithms(out_features, in_features, rows);
 }
 
 bool CudaMatmul::run(cudaStream_t stream, const LinearArgs& args) {
-  const Algorithms& all = algorithms(args.weight.out_features, args.weight.in_features);
+  const Algorithms& all = algorithms(args.weight.out_features, args.weight.in_features, args.rows);
   const size_t kind = args.f32_out ? 2 : args.accumulate ? 1 : 0;
   if (!all[kind]) return false;
-  const int padded = (args.rows + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+  const int padded = padded_rows(args.rows);
   const Product product = {args.weight.data,
                            args.x,
                            args.out,

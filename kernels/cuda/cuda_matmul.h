@@ -4,7 +4,8 @@
 // A product (out_features, in_features, accumulate, f32_out) has one algorithm for every number of
 // rows: the first that cuBLASLt proposes for kReferenceRows rows without splits of K, and whose
 // bits of a row were seen not to depend on the number of rows. It is chosen and checked once, by
-// prepare(), and nothing is created or allocated afterwards.
+// prepare(), and nothing is created or allocated afterwards: a new shape while links are open ends
+// the process.
 //
 // The products of one object share a workspace: they are enqueued on one stream at a time.
 #pragma once
@@ -38,15 +39,13 @@ class CudaMatmul {
 
   /// Device memory that an object holds.
   static constexpr size_t workspace_bytes() { return size_t{32} << 20; }
-  /// Device memory that prepare() needs for a moment.
-  static size_t trial_bytes(int out_features, int in_features);
 
   /// Whether addresses, strides and shape are multiples of 16 bytes.
   static bool takes(const LinearArgs& args);
 
-  /// Chooses and checks the algorithms of a weight's products. Throws StartError when there is no
-  /// memory for the trial. May be called while a stream captures.
-  void prepare(int out_features, int in_features);
+  /// Chooses and checks the algorithms of a weight's products, for `rows` rows and fewer. Throws
+  /// StartError when there is no memory for the trial. May be called while a stream captures.
+  void prepare(int out_features, int in_features, int rows);
 
   /// False when no algorithm passed: the caller has to compute the product itself. Prepares a
   /// weight's shape that is new.
@@ -72,7 +71,7 @@ class CudaMatmul {
   bool rows_agree(const Trial& trial, Kind kind, const cublasLtMatmulAlgo_t& algorithm);
   cublasStatus_t multiply(cudaStream_t stream, const Product& product, Kind kind,
                           const cublasLtMatmulAlgo_t& algorithm);
-  const Algorithms& algorithms(int out_features, int in_features);
+  const Algorithms& algorithms(int out_features, int in_features, int rows);
 
   std::unique_ptr<CublasLtCalls> calls_;
   int ordinal_ = 0;

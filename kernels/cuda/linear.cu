@@ -100,7 +100,7 @@ void CudaOpSet::warm_up(Stream& stream, const WarmUpShape* shapes, int count) {
   for (int i = 0; i < count; ++i) {
     if (!shapes[i].prompts) continue;
     if (!matmul_) matmul_ = std::make_unique<CudaMatmul>();
-    matmul_->prepare(shapes[i].out_features, shapes[i].in_features);
+    matmul_->prepare(shapes[i].out_features, shapes[i].in_features, shapes[i].rows);
   }
   stream.synchronize();
 }

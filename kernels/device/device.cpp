@@ -18,16 +18,16 @@ const char* device_kind_name(DeviceKind kind) {
 Buffer Device::allocate_exportable(size_t /*bytes*/, const std::string& /*label*/) {
   no_export();
 }
-IpcHandle Device::export_memory(const Buffer& /*memory*/) {
+Result<IpcHandle> Device::export_memory(const Buffer& /*memory*/) {
   no_export();
 }
 Result<std::unique_ptr<ImportedMemory>> Device::import_memory(const IpcHandle& /*handle*/) {
   no_export();
 }
-std::unique_ptr<IpcEvent> Device::make_ipc_event() {
+Result<std::unique_ptr<IpcEvent>> Device::make_ipc_event() {
   no_export();
 }
-IpcHandle Device::export_event(const IpcEvent& /*event*/) {
+Result<IpcHandle> Device::export_event(const IpcEvent& /*event*/) {
   no_export();
 }
 Result<std::unique_ptr<IpcEvent>> Device::import_ipc_event(const IpcHandle& /*handle*/) {

@@ -131,13 +131,14 @@ class Device {
   virtual bool supports_memory_export() const = 0;
   /// As allocate(), for export_memory(): nothing else lies in the pages that are exported.
   virtual Buffer allocate_exportable(size_t bytes, const std::string& label);
-  /// `memory` comes from allocate_exportable().
-  virtual IpcHandle export_memory(const Buffer& memory);
+  /// `memory` comes from allocate_exportable(). These calls return an error where the system
+  /// refuses what the device could do (containers, WSL).
+  virtual Result<IpcHandle> export_memory(const Buffer& memory);
   /// Memory that another process exported. An error where this device cannot reach it.
   virtual Result<std::unique_ptr<ImportedMemory>> import_memory(const IpcHandle& handle);
-  virtual std::unique_ptr<IpcEvent> make_ipc_event();
+  virtual Result<std::unique_ptr<IpcEvent>> make_ipc_event();
   /// `event` comes from make_ipc_event().
-  virtual IpcHandle export_event(const IpcEvent& event);
+  virtual Result<IpcHandle> export_event(const IpcEvent& event);
   /// An event that another process exported.
   virtual Result<std::unique_ptr<IpcEvent>> import_ipc_event(const IpcHandle& handle);
 };

@@ -14,6 +14,13 @@ struct IpcHandle {
   std::array<std::byte, 64> bytes{};
 };
 
+/// What exported memory of `bytes` takes on a CUDA device: whole allocations of 2 MiB, since
+/// smaller ones would share their pages, and so their handle's reach, with others.
+constexpr size_t exported_bytes(size_t bytes) {
+  constexpr size_t kUnit = size_t{2} << 20;
+  return (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
 /// Device memory of another process, mapped here: the same physical device's, or a peer's. Unmaps
 /// when destroyed, which must happen before its owner releases it.
 class ImportedMemory {

@@ -324,6 +324,7 @@ struct WarmUpShape {
   int out_features = 0;
   int in_features = 0;
   bool prompts = true;  ///< whether prompt positions run it too; a head serves generated ones only
+  int rows = 0;         ///< columns of the longest prompt chunk, if known
 };
 
 /// `values` activations after `base`.

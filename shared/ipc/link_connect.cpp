@@ -114,13 +114,23 @@ void StageLinkEnd::give_up_test(Stream& stream) {
   } while (!stream.idle());
 }
 
-void StageLinkEnd::export_events() {
-  if (options_.doorbell != LinkDoorbell::events) return;
+// Nothing else can ring instead: the other end and the run were told what the doorbell is.
+Error StageLinkEnd::events_error(const std::string& why) const {
+  return connect_error(why + "; --doorbell memops does without events of several processes");
+}
+
+Status StageLinkEnd::export_events() {
+  if (options_.doorbell != LinkDoorbell::events) return {};
   IpcHandle* handles = event_handles(side_);
   for (uint32_t i = 0; i < options_.slots; ++i) {
-    own_events_.push_back(device_->make_ipc_event());
-    handles[i] = device_->export_event(*own_events_.back());
+    auto event = device_->make_ipc_event();
+    if (!event) return events_error(event.error());
+    own_events_.push_back(std::move(event).value());
+    const auto handle = device_->export_event(*own_events_.back());
+    if (!handle) return events_error(handle.error());
+    handles[i] = handle.value();
   }
+  return {};
 }
 
 Status StageLinkEnd::import_events() {
@@ -128,7 +138,7 @@ Status StageLinkEnd::import_events() {
   const IpcHandle* handles = event_handles(side_ == Side::sender ? Side::receiver : Side::sender);
   for (uint32_t i = 0; i < options_.slots; ++i) {
     auto event = device_->import_ipc_event(handles[i]);
-    if (!event) return connect_error(event.error());
+    if (!event) return events_error(event.error());
     other_events_.push_back(std::move(event).value());
   }
   return {};
@@ -199,7 +209,7 @@ Result<LinkConnection> StageLinkSender::connect(Stream& stream, const LinkConnec
   if (Status status = await_step(&shared.receiver_step, kOffered, deadline); !status)
     return Error{status.error()};
   choose_transport();
-  export_events();
+  if (Status status = export_events(); !status) return Error{status.error()};
   if (Status status = import_events(); !status) return Error{status.error()};
   futex_store_and_wake(&shared.sender_step, kChosen);
 
@@ -247,7 +257,13 @@ void StageLinkReceiver::offer_memory() {
     write_text(shared.no_memory, error.what());
     return;
   }
-  shared.memory = device_->export_memory(device_slots_);
+  const auto handle = device_->export_memory(device_slots_);
+  if (!handle) {
+    write_text(shared.no_memory, handle.error());
+    device_slots_ = {};
+    return;
+  }
+  shared.memory = handle.value();
   shared.has_memory = 1;
 }
 
@@ -295,7 +311,7 @@ Result<LinkConnection> StageLinkReceiver::connect(Stream& stream,
   const auto deadline = Clock::now() + std::chrono::milliseconds(options.timeout_ms);
   LinkExchange& shared = exchange();
   offer_memory();
-  export_events();
+  if (Status status = export_events(); !status) return Error{status.error()};
   futex_store_and_wake(&shared.receiver_step, kOffered);
   if (Status status = await_step(&shared.sender_step, kChosen, deadline); !status)
     return Error{status.error()};

@@ -198,8 +198,9 @@ class StageLinkEnd {
   bool connects() const { return !inline_stream_; }
   LinkExchange& exchange() const;
   IpcHandle* event_handles(Side side) const;
-  void export_events();
+  Status export_events();
   Status import_events();
+  Error events_error(const std::string& why) const;
   void rewind(const LinkEpoch& epoch);
   void use_region_slots();
   void release_words(Side side);

@@ -36,7 +36,7 @@ struct StageMemory {
   uint64_t kv_bytes = 0;
   uint64_t state_bytes = 0;      ///< GDN and convolution slots
   uint64_t workspace_bytes = 0;  ///< activations, control block, block tables
-  uint64_t link_bytes = 0;       ///< the shared segment towards the next stage
+  uint64_t link_bytes = 0;       ///< what links take of this device's memory
   /// CUDA devices: context, code, the matrix library's workspace, ends of allocations
   uint64_t runtime_bytes = 0;
   uint64_t total() const {

@@ -35,7 +35,7 @@ struct PlanRequest {
   SplitBy split_by = SplitBy::weight;
   std::vector<uint64_t> speeds;      ///< with SplitBy::speed: per stage, at least 1
   std::vector<DeviceMemory> memory;  ///< per stage; empty: nothing is limited
-  /// Bytes of the link behind `rank`; empty: none.
+  /// What links take of the device of `rank`; empty: nothing.
   std::function<uint64_t(const StageLimits& limits, int rank)> link_bytes;
 };
 

@@ -22,4 +22,18 @@ StageLinkOptions residual_link_options(const ModelConfig& config, const StageLim
 StageLinkOptions back_link_options(const ModelConfig& config, const StageLimits& limits,
                                    DeviceKind kind, int stages, LinkChoice choice = {});
 
+struct LinkStage {
+  int rank = 0;
+  int stages = 1;
+  bool shares_device = false;  ///< with the stage that sends to it
+};
+/// The link that `sender` sends through: one of the above.
+StageLinkOptions link_options(const ModelConfig& config, const StageLimits& limits, DeviceKind kind,
+                              LinkStage sender, LinkChoice choice = {});
+
+/// What links take of a stage's device. CUDA devices: the slots that it receives in, but nothing
+/// for pinned ones, which lie in host memory. CPU devices: the region that it sends through.
+uint64_t link_bytes(const ModelConfig& config, const StageLimits& limits, DeviceKind kind,
+                    LinkStage stage, LinkChoice choice);
+
 }  // namespace convoy

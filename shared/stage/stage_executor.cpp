@@ -121,7 +121,9 @@ void StageExecutor::choose_products(Stream& stream) const {
     }
   }
   std::vector<WarmUpShape> shapes;
-  for (const auto& [out, in] : products) shapes.push_back({out, in});
+  for (const auto& [out, in] : products)
+    shapes.push_back(
+        {.out_features = out, .in_features = in, .rows = limits_.prefill_chunk_tokens});
   device_.ops().warm_up(stream, shapes.data(), static_cast<int>(shapes.size()));
 }
 

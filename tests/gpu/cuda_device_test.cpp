@@ -11,6 +11,7 @@
 
 #include "base/exit_code.h"
 #include "kernels/device/stalling_calls.h"
+#include "kernels/ops/op_set.h"
 #include "tests/gpu/first_device.h"
 #include "tests/unit/kernels/stalling_calls_cases.h"
 
@@ -246,6 +247,9 @@ TEST_F(CudaDeviceTest, StallingCallsAreForbiddenWhileLinksAreOpen) {
   const NoStallingCalls serving;
   const auto stream = device().make_stream();
   EXPECT_DEATH(device().capture(*stream, [] {}), "capturing a graph while");
+  const WarmUpShape unknown{.out_features = 72, .in_features = 88};
+  EXPECT_DEATH(device().ops().warm_up(*stream, &unknown, 1),
+               "(opening cuBLASLt|choosing a matrix product) while");
 }
 
 }  // namespace

@@ -131,6 +131,35 @@ TEST(LinkConnect, MemoryThatCannotBeHadFallsBackAndSaysWhy) {
   full.receiving_device.out_of_memory = true;
   full.connect();
   full.expect_connected(LinkTransport::pinned, "no memory for link");
+  Link refused(with(LinkWish::peer));
+  refused.receiving_device.no_memory_export = true;
+  refused.connect();
+  refused.expect_connected(LinkTransport::pinned, "no export of memory");
+}
+
+// As containers and WSL do it. Nothing else rings instead.
+TEST(LinkConnect, EventsThatAreRefusedAreAnErrorThatNamesTheOtherDoorbell) {
+  for (const auto& [fault, why] :
+       {std::pair{&QueuedDevice::no_events, "no events"},
+        std::pair{&QueuedDevice::no_event_export, "no export of events"},
+        std::pair{&QueuedDevice::no_event_import, "no import of events"}}) {
+    for (const bool sending : {true, false}) {
+      Link link(with(LinkWish::pinned, LinkDoorbell::events));
+      (sending ? link.sending_device : link.receiving_device).*fault = true;
+      using Connected = Result<LinkConnection>;
+      auto sent =
+          std::async(std::launch::async, [&] { return link.sender->connect(link.sending_stream); });
+      auto received = std::async(std::launch::async,
+                                 [&] { return link.receiver->connect(link.receiving_stream); });
+      const Connected failed = (sending ? sent : received).get();
+      // As a run does.
+      StageLinkEnd& other = sending ? static_cast<StageLinkEnd&>(*link.receiver) : *link.sender;
+      release_until_ready<Connected>(sending ? received : sent, [&] { other.release_waiters(); });
+      ASSERT_FALSE(failed.ok());
+      EXPECT_NE(failed.error().find(why), std::string::npos) << failed.error();
+      EXPECT_NE(failed.error().find("--doorbell memops"), std::string::npos) << failed.error();
+    }
+  }
 }
 
 // A platform that promises peer access and delivers elsewhere.

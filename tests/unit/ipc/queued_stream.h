@@ -116,19 +116,25 @@ class QueuedDevice : public Device {
     if (out_of_memory) throw StartError("no memory for " + label);
     return allocate(bytes + 4096, label);  // room for import_offset
   }
-  IpcHandle export_memory(const Buffer& memory) override { return handle_of(memory.data()); }
+  Result<IpcHandle> export_memory(const Buffer& memory) override {
+    if (no_memory_export) return Error{"no export of memory"};
+    return handle_of(memory.data());
+  }
   Result<std::unique_ptr<ImportedMemory>> import_memory(const IpcHandle& handle) override {
     if (no_peer_access) return Error{"no peer access"};
     return std::unique_ptr<ImportedMemory>(
         std::make_unique<Imported>(named_by<std::byte>(handle) + import_offset));
   }
-  std::unique_ptr<IpcEvent> make_ipc_event() override {
-    return std::make_unique<QueuedEvent>(std::make_shared<EventState>());
+  Result<std::unique_ptr<IpcEvent>> make_ipc_event() override {
+    if (no_events) return Error{"no events for processes"};
+    return std::unique_ptr<IpcEvent>(std::make_unique<QueuedEvent>(std::make_shared<EventState>()));
   }
-  IpcHandle export_event(const IpcEvent& event) override {
+  Result<IpcHandle> export_event(const IpcEvent& event) override {
+    if (no_event_export) return Error{"no export of events"};
     return handle_of(&static_cast<const QueuedEvent&>(event).state);
   }
   Result<std::unique_ptr<IpcEvent>> import_ipc_event(const IpcHandle& handle) override {
+    if (no_event_import) return Error{"no import of events"};
     return std::unique_ptr<IpcEvent>(
         std::make_unique<QueuedEvent>(*named_by<const std::shared_ptr<EventState>>(handle)));
   }
@@ -136,6 +142,10 @@ class QueuedDevice : public Device {
   // Faults.
   bool out_of_memory = false;
   bool no_peer_access = false;
+  bool no_memory_export = false;
+  bool no_events = false;
+  bool no_event_export = false;
+  bool no_event_import = false;
   size_t import_offset = 0;  // imported memory lies so far from where it should
 
  private:

@@ -277,7 +277,7 @@ void padded_rows_change_nothing(Device& device) {
 void replays_after_warm_up(Device& device) {
   if (!device.supports_graphs()) return;
   const auto stream = device.make_stream();
-  const WarmUpShape shapes[] = {{768, 512}, {65, 63}, {1000, 1024, false}};
+  const WarmUpShape shapes[] = {{768, 512, true, 1500}, {65, 63}, {1000, 1024, false}};
   device.ops().warm_up(*stream, shapes, 3);
   for (const PositionClass position_class : kClasses) {
     for (const bool accumulate : {false, true}) {

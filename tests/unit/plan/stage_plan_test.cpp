@@ -131,6 +131,20 @@ TEST(MakeStagePlan, ASmallCardGetsFewerLayersAndBothHoldTheSamePages) {
   EXPECT_GT(make_stage_plan(config, request).stages[0].layers.size(), 25);
 }
 
+TEST(MakeStagePlan, LinksCountForTheStageThatTheyAreSaidToBeOf) {
+  PlanRequest request = request_for("0,1");
+  request.stage_layers = {6, 6};
+  const StagePlan without = make_stage_plan(standin_config(), request);
+  request.link_bytes = [](const StageLimits&, int rank) { return rank == 0 ? 100U : 7000U; };
+  const StagePlan with = make_stage_plan(standin_config(), request);
+  for (const size_t rank : {0U, 1U}) {
+    const uint64_t bytes = rank == 0 ? 100 : 7000;
+    EXPECT_EQ(with.stages[rank].memory.link_bytes, bytes);
+    EXPECT_EQ(with.stages[rank].memory.total(), without.stages[rank].memory.total() + bytes);
+    EXPECT_EQ(with.devices[rank].need.bytes_min, without.devices[rank].need.bytes_min + bytes);
+  }
+}
+
 TEST(MakeStagePlan, ByWeightMemoryOnlyCountsWhereItBinds) {
   const ModelConfig config = standin_config();
   PlanRequest request = request_for("cpu,cpu,cpu");
