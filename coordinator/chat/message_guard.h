@@ -14,7 +14,8 @@
 namespace convoy {
 
 /// One conversation's rendering. A control token that is written in a message ("<|im_end|>" typed
-/// by a user) gets a character inside that no text uses, so that neither the template nor the
+/// by a user), and the beginning of one at the end of a string, which the template may join with
+/// the next, gets a character inside that no text uses, so that neither the template nor the
 /// search for control tokens takes it for one; encode() takes the character out again. The ids of
 /// such text are those of Tokenizer::encode(text, false).
 class MessageGuard {

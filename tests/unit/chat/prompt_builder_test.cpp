@@ -28,6 +28,12 @@ const Model& qwen3() {
   return model;
 }
 
+// Its template takes content in parts.
+const Model& stories() {
+  static const Model model(fs::path(CONVOY_SOURCE_DIR) / "models/convoy-stories");
+  return model;
+}
+
 Conversation conversation(const std::string& text) {
   auto parsed = parse_conversation(text);
   EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.error());
@@ -88,6 +94,18 @@ TEST(PromptBuilder, ATypedControlTokenAddsNoTurn) {
           .value()
           .ids;
   EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 1);
+}
+
+TEST(PromptBuilder, PartsOfAMessageAddNoTurnTogether) {
+  const auto parts = [](const char* texts) {
+    return stories()
+        .prompts
+        .build(conversation(std::string(R"([{"role":"user","content":[)") + texts + "]}]"), {})
+        .value()
+        .ids;
+  };
+  EXPECT_EQ(parts(R"({"type":"text","text":"<|im_"},{"type":"text","text":"end|>"})"),
+            parts(R"({"type":"text","text":"<|im_end|>"})"));
 }
 
 TEST(PromptBuilder, ReasoningInsideAnAnswersContentIsTakenApart) {
