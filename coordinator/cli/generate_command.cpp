@@ -167,6 +167,8 @@ class GenerateCommand : public Command {
     if (engine.several_prompts) engine.lanes = flags_.parallel;
     RunOptions options = resolve(engine, twins);
     if (parallel_->count() > 0) return run_batch(options);
+    if (save_state_->count() > 0 && flags_.max_tokens == 0)
+      throw UsageError("--save-state: a state ends with a generated token, -n 0 generates none");
     const bool needs_text = ids_->count() + messages_->count() + load_state_->count() == 0;
     const std::string prompt = needs_text ? prompt_text() : "";
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);

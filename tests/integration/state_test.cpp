@@ -146,6 +146,10 @@ TEST_F(StateTest, WhatCannotBeIsRefusedWithTheRightCode) {
   EXPECT_EXIT_CODE(small, 4);
   EXPECT_THAT(error_line(small.err), HasSubstr("has 74 tokens, the context holds 64"));
   EXPECT_EXIT_CODE(refused({"--devices", "cpu", "--load-state", "/nowhere"}), 1);
+  const Ended empty = run(generate(
+      {"--devices", "cpu", "-p", kPrompt, "-n", "0", "--save-state", state().native() + "2"}));
+  EXPECT_EXIT_CODE(empty, 2);
+  EXPECT_THAT(error_line(empty.err), HasSubstr("-n 0 generates none"));
   const Ended unwritable =
       refused({"--devices", "cpu,cpu", "-p", kPrompt, "--save-state", "/nowhere/story.state"});
   EXPECT_EXIT_CODE(unwritable, 1);
