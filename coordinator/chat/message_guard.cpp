@@ -66,7 +66,13 @@ void MessageGuard::protect_value(boost::json::value& value) const {
   } else if (auto* list = value.if_array()) {
     for (auto& item : *list) protect_value(item);
   } else if (auto* object = value.if_object()) {
-    for (auto& item : *object) protect_value(item.value());
+    boost::json::object guarded(object->storage());
+    guarded.reserve(object->size());
+    for (auto& item : *object) {
+      protect_value(item.value());
+      guarded.emplace(protect_text(item.key()), std::move(item.value()));
+    }
+    *object = std::move(guarded);
   }
 }
 

@@ -22,8 +22,9 @@ class MessageGuard {
  public:
   explicit MessageGuard(const Tokenizer& tokenizer);
 
-  /// Guards every string value of `context` (keys are the template's own words). Error: the strings
-  /// use every guard character there is (U+FDD0 to U+FDEF, which are no characters).
+  /// Guards every string of `context`, keys included: templates print those of tools and calls.
+  /// Keys that they look up hold nothing to guard. Error: the strings use every guard character
+  /// there is (U+FDD0 to U+FDEF, which are no characters).
   Result<boost::json::object> protect(const boost::json::object& context);
 
   /// Ids of what the template made of a protected context.

@@ -91,13 +91,16 @@ TEST(MessageGuard, RefusesTextThatUsesEveryGuardCharacter) {
   EXPECT_FALSE(guard.protect({{"content", content}}).ok());
 }
 
-TEST(MessageGuard, GuardsStringsAtEveryDepthButNotKeys) {
+TEST(MessageGuard, GuardsStringsAndKeysAtEveryDepth) {
   MessageGuard guard(standin());
-  const auto guarded = guard.protect({{"a", {{{"<think>", "<think>"}}, "<think>"}}});
+  const auto guarded =
+      guard.protect({{"a", {{{"<think>", "<think>"}, {"role", "user"}}, "<think>"}}});
   ASSERT_TRUE(guarded.ok());
   const auto& list = guarded.value().at("a").as_array();
-  EXPECT_TRUE(list.at(0).as_object().contains("<think>"));
-  EXPECT_NE(list.at(0).at("<think>").as_string(), "<think>");
+  const auto& object = list.at(0).as_object();
+  EXPECT_FALSE(object.contains("<think>"));
+  EXPECT_EQ(object.begin()->value(), object.begin()->key());
+  EXPECT_EQ(object.at("role").as_string(), "user");
   EXPECT_NE(list.at(1).as_string(), "<think>");
 }
 

@@ -108,6 +108,21 @@ TEST(PromptBuilder, PartsOfAMessageAddNoTurnTogether) {
             parts(R"({"type":"text","text":"<|im_end|>"})"));
 }
 
+TEST(PromptBuilder, NamesInToolsAndCallsAreText) {
+  const auto count = [](const std::string& name, const char* token) {
+    const auto input = conversation(
+        R"({"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{")" +
+        name +
+        R"(":{"type":"string"}}}}}],"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{")" +
+        name + R"(":1}}}]},{"role":"tool","content":"1"}]})");
+    const auto ids = qwen3().prompts.build(input, {}).value().ids;
+    EXPECT_NE(qwen3().tokenizer.decode(ids, true).find("\"" + name + "\": 1"), std::string::npos);
+    return std::count(ids.begin(), ids.end(), *qwen3().tokenizer.added_token(token));
+  };
+  for (const char* token : {"<|im_end|>", "<|im_start|>", "</tool_call>"})
+    EXPECT_EQ(count(token, token), count("x", token)) << token;
+}
+
 TEST(PromptBuilder, ReasoningInsideAnAnswersContentIsTakenApart) {
   const auto with_field = conversation(
       R"([{"role":"user","content":"q"},{"role":"assistant","content":"a","reasoning_content":"r"},{"role":"user","content":"q"}])");
