@@ -127,9 +127,9 @@ class DownCommand : public Command {
     const auto root = runtime_root(runtime_dir_);
     const fs::path path = root / name_;
     const auto alive = sweep_and_list_instances(root);
-    if (std::find(alive.begin(), alive.end(), path) == alive.end()) {
+    const bool known = std::find(alive.begin(), alive.end(), path) != alive.end();
+    if (!known || !await_members(path))
       throw StartError(fmt::format("no pool '{}' is running in {}", name_, root.native()));
-    }
     const auto info = read_instance_info(path);
     if (!info) throw StartError(info.error());
     if (info.value().kind != "pool")
@@ -150,6 +150,17 @@ class DownCommand : public Command {
   }
 
  private:
+  // An instance that has not said yet who belongs to it is starting, or its starter was killed and
+  // it is about to end. False: it has ended.
+  static bool await_members(const fs::path& path) {
+    const auto deadline = Clock::now() + kTermTimeout;
+    while (instance_alive(path)) {
+      if (read_instance_info(path) || Clock::now() >= deadline) return true;
+      std::this_thread::sleep_for(kPoll);
+    }
+    return false;
+  }
+
   // The pool's lock is held, so a worker of it lives; a pid that is no stage worker any more was
   // reused by somebody else.
   static void end_member(const InstanceMember& member, int number) {

@@ -76,11 +76,15 @@ TEST_F(WorkerProgramTest, WorkersOfAPoolEndWithAStarterThatWasKilled) {
     starter.signal(SIGKILL);
     starter.wait();
   }
+  // As if it had been killed before it could list them.
+  fs::remove(runtime / "p" / "instance.json");
+  Process down(convoy({"down", "p"}));
+  EXPECT_FALSE(eventually([&] { return !alive(down.pid()); }, Seconds(0.2)));
   write_file(go, "");
+  const Ended ended = down.wait();
+  EXPECT_EXIT_CODE(ended, 1);
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("no pool 'p' is running"));
   EXPECT_TRUE(eventually([&] { return descendants_of(::getpid()).empty(); }, stretched(2)));
-  const Ended down = run(convoy({"down", "p"}));
-  EXPECT_EXIT_CODE(down, 1);
-  EXPECT_THAT(error_line(down.err), ::testing::HasSubstr("no pool 'p' is running"));
   EXPECT_EXIT_CODE(run(convoy({"up", "p", "--devices", cpus(1)})), 0);
   EXPECT_EXIT_CODE(run(convoy({"down", "p"})), 0);
 }
