@@ -26,13 +26,13 @@ ControlThread::ControlThread(const WorkerOptions& options, const HealthState& he
       health_(health),
       work_(context_.get_executor()),
       signals_(context_, SIGINT, SIGTERM),
+      starter_(context_),
       acceptor_(context_),
       hello_timer_(context_) {
   signals_.async_wait([this](const boost::system::error_code& error, int) {
     if (error) return;
     log(LogLevel::info, "asked to end by a signal");
-    push({WorkerCommand::Kind::shutdown, {}, {}});
-    stop();
+    shut_down();
   });
   if (options_.control_fd >= 0) {
     boost::asio::post(context_, [this] { begin_conversation(UniqueFd(options_.control_fd)); });
@@ -41,6 +41,7 @@ ControlThread::ControlThread(const WorkerOptions& options, const HealthState& he
     if (!listener) throw StartError(listener.error());
     acceptor_.assign(boost::asio::local::stream_protocol(), std::move(listener).value().release());
     accept();
+    watch_starter();
   }
   sigset_t all, before;
   sigfillset(&all);
@@ -62,6 +63,21 @@ ControlThread::~ControlThread() {
   });
   thread_.join();
   if (!options_.listen.empty()) ::unlink(options_.listen.c_str());
+}
+
+// Until every worker of the pool is ready and listed, nobody but the starter knows of this one.
+void ControlThread::watch_starter() {
+  if (options_.starter_fd < 0) return;
+  starter_.assign(options_.starter_fd);
+  starter_.async_read_some(boost::asio::buffer(&starter_byte_, 1),
+                           [this](const boost::system::error_code& error, size_t) {
+                             if (error == boost::asio::error::operation_aborted) return;
+                             boost::system::error_code ignored;
+                             starter_.close(ignored);
+                             if (!error) return;
+                             log(LogLevel::error, "its starter ended before the pool was up");
+                             shut_down();
+                           });
 }
 
 void ControlThread::accept() {
@@ -230,6 +246,11 @@ void ControlThread::push(WorkerCommand command) {
     commands_.push_back(std::move(command));
   }
   queued_.notify_all();
+}
+
+void ControlThread::shut_down() {
+  push({WorkerCommand::Kind::shutdown, {}, {}});
+  stop();
 }
 
 void ControlThread::stop() {

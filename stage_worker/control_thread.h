@@ -5,6 +5,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
@@ -66,6 +67,7 @@ class ControlThread {
   void ready_for_next();
 
  private:
+  void watch_starter();
   void accept();
   void begin_conversation(UniqueFd socket);
   void refuse(UniqueFd socket);
@@ -74,6 +76,7 @@ class ControlThread {
   void fail(const std::string& what);
   void answer_admission(const proto::AdmissionCommand& command);
   void push(WorkerCommand command);
+  void shut_down();
   void stop();
   proto::FromWorker hello(bool busy) const;
 
@@ -82,6 +85,8 @@ class ControlThread {
   boost::asio::io_context context_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::signal_set signals_;
+  boost::asio::posix::stream_descriptor starter_;
+  char starter_byte_ = 0;
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::shared_ptr<FrameChannel> channel_;  // control thread only, but for send() under mutex_
   boost::asio::steady_timer

@@ -17,9 +17,12 @@ std::optional<int> parse_worker_options(int argc, char** argv, WorkerOptions& op
       app.add_option("--control-fd", options.control_fd, "Inherited socket to the coordinator");
   app.add_option("--parent", options.parent_pid, "Pid of the coordinator; the worker ends with it")
       ->needs(control);
-  app.add_option("--listen", options.listen,
-                 "Wait at this Unix socket for coordinators, one at a time")
-      ->excludes(control);
+  auto* listen = app.add_option("--listen", options.listen,
+                                "Wait at this Unix socket for coordinators, one at a time")
+                     ->excludes(control);
+  app.add_option("--starter-fd", options.starter_fd,
+                 "Inherited pipe; the worker ends with it, unless a byte comes first")
+      ->needs(listen);
   app.add_option("--health", options.health, "Answer health questions at this Unix socket")
       ->required();
   try {

@@ -11,6 +11,9 @@ struct WorkerOptions {
   int control_fd = -1;           ///< spawned: the socket to the coordinator
   int parent_pid = 0;            ///< spawned: who must be the parent
   std::filesystem::path listen;  ///< attached: where coordinators connect
+  /// attached: a pipe from who started this worker. Its end ends the worker, unless a byte came
+  /// before it: then the pool is up. -1: none.
+  int starter_fd = -1;
   std::filesystem::path health;  ///< where health questions are answered
 };
 

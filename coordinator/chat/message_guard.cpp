@@ -31,6 +31,10 @@ bool contains(const boost::json::value& value, std::string_view needle) {
   return false;
 }
 
+std::string_view without_trailing_space(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+}
+
 size_t first_character_bytes(std::string_view text) {
   size_t bytes = 1;
   while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) ++bytes;
@@ -62,16 +66,27 @@ void MessageGuard::protect_value(boost::json::value& value) const {
   } else if (auto* list = value.if_array()) {
     for (auto& item : *list) protect_value(item);
   } else if (auto* object = value.if_object()) {
-    for (auto& item : *object) protect_value(item.value());
+    boost::json::object guarded(object->storage());
+    guarded.reserve(object->size());
+    for (auto& item : *object) {
+      protect_value(item.value());
+      guarded.emplace(protect_text(item.key()), std::move(item.value()));
+    }
+    *object = std::move(guarded);
   }
 }
 
 std::string MessageGuard::protect_text(std::string_view text) const {
   std::string out;
+  const size_t trimmed_size = without_trailing_space(text).size();
   for (size_t at = 0; at < text.size();) {
     const std::string_view rest = text.substr(at);
+    // What the template puts behind this string may be the rest of a token, and it may trim the
+    // string before. Space alone begins none: the guard would keep it from being trimmed.
     const bool begins_token = std::any_of(control_.begin(), control_.end(), [&](const auto& token) {
-      return rest.starts_with(token);
+      return rest.starts_with(token) ||
+             (at < trimmed_size &&
+              (token.starts_with(rest) || token.starts_with(text.substr(at, trimmed_size - at))));
     });
     const size_t bytes = first_character_bytes(rest);
     out.append(rest.substr(0, bytes));

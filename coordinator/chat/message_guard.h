@@ -14,15 +14,17 @@
 namespace convoy {
 
 /// One conversation's rendering. A control token that is written in a message ("<|im_end|>" typed
-/// by a user) gets a character inside that no text uses, so that neither the template nor the
+/// by a user), and the beginning of one at the end of a string, which the template may join with
+/// the next, gets a character inside that no text uses, so that neither the template nor the
 /// search for control tokens takes it for one; encode() takes the character out again. The ids of
 /// such text are those of Tokenizer::encode(text, false).
 class MessageGuard {
  public:
   explicit MessageGuard(const Tokenizer& tokenizer);
 
-  /// Guards every string value of `context` (keys are the template's own words). Error: the strings
-  /// use every guard character there is (U+FDD0 to U+FDEF, which are no characters).
+  /// Guards every string of `context`, keys included: templates print those of tools and calls.
+  /// Keys that they look up hold nothing to guard. Error: the strings use every guard character
+  /// there is (U+FDD0 to U+FDEF, which are no characters).
   Result<boost::json::object> protect(const boost::json::object& context);
 
   /// Ids of what the template made of a protected context.

@@ -182,11 +182,12 @@ class ChatCommand : public Command {
       EngineRun engine_run(options, plan_run(checkpoint.config(), options), checkpoint,
                            tokenizer.vocab_size(), display);
       ChatSession session(engine_run, tokenizer, prompts, std::move(request), flags_);
-      LineEditor editor("> ");
+      LineEditor editor("> ", engine_run.stop_fd());
       if (editor.interactive())
         fmt::print(stderr, "Type a message; /help lists commands, Ctrl-D leaves.\n");
       for (auto line = editor.read(); line && session.follow(*line); line = editor.read()) continue;
       cancelled = engine_run.cancelled();
+      if (cancelled == 0) engine_run.throw_failure();
     }
     if (cancelled != 0) end_by_signal(cancelled);
     return static_cast<int>(ExitCode::done);

@@ -21,6 +21,7 @@
 #include "coordinator/console/output.h"
 #include "coordinator/generate/batch.h"
 #include "coordinator/generate/generation.h"
+#include "coordinator/text/text_stream.h"
 #include "coordinator/version.h"
 #include "shared/state/model_fingerprint.h"
 #include "shared/state/state_file.h"
@@ -167,13 +168,16 @@ class GenerateCommand : public Command {
     if (engine.several_prompts) engine.lanes = flags_.parallel;
     RunOptions options = resolve(engine, twins);
     if (parallel_->count() > 0) return run_batch(options);
+    if (save_state_->count() > 0 && flags_.max_tokens == 0)
+      throw UsageError("--save-state: a state ends with a generated token, -n 0 generates none");
     const bool needs_text = ids_->count() + messages_->count() + load_state_->count() == 0;
     const std::string prompt = needs_text ? prompt_text() : "";
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const Tokenizer tokenizer = load_tokenizer(options, "generate");
     GenerationRequest request = common_request(checkpoint);
     StagePlan plan = plan_run(checkpoint.config(), options);
-    if (save_state_->count() + load_state_->count() > 0) take_state(request, checkpoint, plan);
+    if (save_state_->count() + load_state_->count() > 0)
+      take_state(request, checkpoint, tokenizer, plan);
     if (load_state_->count() == 0) take_prompt(request, prompt, tokenizer, checkpoint);
     check_request(request, checkpoint.config(), plan.limits.max_context_tokens);
 
@@ -202,7 +206,7 @@ class GenerateCommand : public Command {
   }
 
   void take_state(GenerationRequest& request, const Checkpoint& checkpoint,
-                  const StagePlan& plan) const {
+                  const Tokenizer& tokenizer, const StagePlan& plan) const {
     request.save_state = flags_.save_state;
     request.model = model_fingerprint(checkpoint);
     if (load_state_->count() == 0) return;
@@ -220,6 +224,21 @@ class GenerateCommand : public Command {
                       "--max-context",
                       flags_.load_state, state.ids.size(), plan.limits.max_context_tokens));
     }
+    refuse_ended(request, tokenizer);
+  }
+
+  // One uninterrupted run would have ended where the state ends.
+  void refuse_ended(const GenerationRequest& request, const Tokenizer& tokenizer) const {
+    const auto& ids = request.continued_ids;
+    const auto& stops = request.stop_ids;
+    const auto refuse = [this](const std::string& why) {
+      throw FatalError(ExitCode::request_refused,
+                       fmt::format("state {} ends at {}", flags_.load_state, why));
+    };
+    if (!ids.empty() && std::find(stops.begin(), stops.end(), ids.back()) != stops.end())
+      refuse(fmt::format("the stop id {}; --ignore-eos goes on after it", ids.back()));
+    if (TextStream(tokenizer, request.stop_strings).go_on_after(ids))
+      refuse("a stop string; without that --stop the text goes on after it");
   }
 
   ProgressDisplay::Mode progress_mode() const {

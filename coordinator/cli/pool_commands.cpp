@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <thread>
 
 #include "base/exit_code.h"
@@ -45,6 +47,8 @@ class UpCommand : public Command {
     if (devices.front().kind == DeviceKind::cuda) cards = identify_devices(all_gpus());
     InstanceDirectory instance = InstanceDirectory::create(runtime_root(runtime_dir_), name_);
     InstanceInfo info{.name = name_, .kind = "pool", .members = {}};
+    // Whatever ends this process before the pool is up ends the workers, too: the pipe closes.
+    Pipe starter = make_pipe();
     std::vector<ChildProcess> workers;
     try {
       for (size_t i = 0; i < devices.size(); ++i) {
@@ -54,8 +58,8 @@ class UpCommand : public Command {
             {.program = program_directory() / "convoy-stage-worker",
              .arguments = {"--rank", std::to_string(rank), "--listen",
                            control_socket_path(instance.path(), rank).native(), "--health",
-                           health_socket_path(instance.path(), rank).native()},
-             .descriptors = {instance.lock_fd()},
+                           health_socket_path(instance.path(), rank).native(), "--starter-fd", "4"},
+             .descriptors = {instance.lock_fd(), starter.read.get()},
              .environment = visible_devices(devices[i], cards),
              .stderr_log = worker_log_path(instance.path(), rank)}));
         info.members.push_back({.rank = rank,
@@ -67,6 +71,7 @@ class UpCommand : public Command {
       instance.publish(info);
       for (size_t i = 0; i < workers.size(); ++i)
         wait_ready(workers[i], instance.path(), static_cast<int>(i) + 1);
+      release(starter.write.get(), workers.size());
     } catch (...) {
       for (ChildProcess& worker : workers) {
         worker.signal(SIGKILL);
@@ -83,6 +88,13 @@ class UpCommand : public Command {
   }
 
  private:
+  // A byte for each worker, all in one write: either all of them are released or none.
+  static void release(int fd, size_t workers) {
+    const std::string bytes(workers, '\0');
+    if (::write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
+      throw StartError(fmt::format("cannot release the workers: {}", std::strerror(errno)));
+  }
+
   static void wait_ready(ChildProcess& worker, const fs::path& instance, int rank) {
     const auto deadline = Clock::now() + kStartTimeout;
     while (!fs::exists(control_socket_path(instance, rank)) ||
@@ -115,9 +127,9 @@ class DownCommand : public Command {
     const auto root = runtime_root(runtime_dir_);
     const fs::path path = root / name_;
     const auto alive = sweep_and_list_instances(root);
-    if (std::find(alive.begin(), alive.end(), path) == alive.end()) {
+    const bool known = std::find(alive.begin(), alive.end(), path) != alive.end();
+    if (!known || !await_members(path))
       throw StartError(fmt::format("no pool '{}' is running in {}", name_, root.native()));
-    }
     const auto info = read_instance_info(path);
     if (!info) throw StartError(info.error());
     if (info.value().kind != "pool")
@@ -138,6 +150,17 @@ class DownCommand : public Command {
   }
 
  private:
+  // An instance that has not said yet who belongs to it is starting, or its starter was killed and
+  // it is about to end. False: it has ended.
+  static bool await_members(const fs::path& path) {
+    const auto deadline = Clock::now() + kTermTimeout;
+    while (instance_alive(path)) {
+      if (read_instance_info(path) || Clock::now() >= deadline) return true;
+      std::this_thread::sleep_for(kPoll);
+    }
+    return false;
+  }
+
   // The pool's lock is held, so a worker of it lives; a pid that is no stage worker any more was
   // reused by somebody else.
   static void end_member(const InstanceMember& member, int number) {

@@ -14,6 +14,7 @@ Answer::Answer(const Tokenizer& tokenizer, const GenerationRequest& request, int
     sampler_->observe_prompt(request.prompt_ids);
     for (const int32_t id : request.continued_ids) sampler_->observe(id);
   }
+  stream_.go_on_after(request.continued_ids);
   result_.prompt_tokens = static_cast<int>(request.prompt_ids.size());
 }
 
@@ -46,7 +47,11 @@ AnswerPiece Answer::push(int32_t id) {
   result_.token_ids.push_back(id);
   if (sampler_) sampler_->observe(id);
   AnswerPiece piece = add(stream_.push(id));
-  if (stopped()) result_.token_ids.resize(static_cast<size_t>(stream_.kept_tokens()));
+  if (stopped()) {
+    // The stop string may begin before this answer's first token.
+    const int kept = stream_.kept_tokens() - static_cast<int>(request_.continued_ids.size());
+    result_.token_ids.resize(static_cast<size_t>(std::max(0, kept)));
+  }
   return piece;
 }
 

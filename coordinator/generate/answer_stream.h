@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ class AnswerStream {
   AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings,
                ReasoningMarkers markers);
 
+  /// TextStream::go_on_after() of an answer's tokens.
+  void go_on_after(std::span<const int32_t> ids) { answer_.go_on_after(ids); }
   /// Adds one token; the piece that may be shown now, maybe empty.
   AnswerPiece push(int32_t id);
   /// What was held back.

@@ -24,12 +24,13 @@ double seconds_since(Clock::time_point begin) {
   throw FatalError(ExitCode::request_refused, message);
 }
 
-// Sleeps until the token is due, looking up for cancellation.
+// Sleeps until the token is due, looking up for cancellation and for lost stages.
 void wait_for_pace(const EngineRun& run, Clock::time_point begin, size_t tokens, double pace) {
   if (pace <= 0) return;
   const auto due = begin + std::chrono::duration_cast<Clock::duration>(
                                std::chrono::duration<double>(static_cast<double>(tokens) / pace));
   while (run.cancelled() == 0 && Clock::now() < due) {
+    run.throw_failure();
     std::this_thread::sleep_for(std::min<Clock::duration>(kPaceSlice, due - Clock::now()));
   }
 }

@@ -29,7 +29,12 @@ std::vector<DeviceSpec> automatic_devices(RunOptions& options) {
   const DeviceSpec cpu{DeviceKind::cpu, "cpu"};
   if (!options.attach.empty()) return {cpu};
   const std::vector<DeviceSpec> gpus = all_gpus();
-  if (gpus.empty()) return {cpu};
+  if (gpus.empty()) {
+    // Where a driver is, somebody expects its devices to be used.
+    if (const std::string why = why_no_gpus(); !why.empty())
+      fmt::print(stderr, "devices: cpu: {}\n", why);
+    return {cpu};
+  }
 
   const ModelConfig config = read_model_config(options.model_directory);
   const auto memory = device_memory(gpus, options.memory_limits, options.kv_headroom_bytes);

@@ -103,6 +103,10 @@ class EngineRun {
   int max_sequence_tokens() const;
   /// The signal that asked to stop, or 0.
   int cancelled() const { return pool_->cancelled(); }
+  /// Throws FatalError when a stage was lost.
+  void throw_failure() const { pool_->throw_failure(); }
+  /// Readable once cancelled() or throw_failure() has something to say, for poll().
+  int stop_fd() const { return pool_->stop_fd(); }
   /// While set, Ctrl-C calls this on the control thread instead of cancelling; empty: it cancels
   /// again.
   void set_interrupt_handler(std::function<void()> handler) {

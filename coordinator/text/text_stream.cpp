@@ -33,6 +33,17 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop
   }
 }
 
+bool TextStream::go_on_after(std::span<const int32_t> ids) {
+  going_on_ = true;
+  for (const int32_t id : ids) {
+    completed_ = false;
+    push(id);
+  }
+  going_on_ = false;
+  shown_bytes_ = held_.size();
+  return completed_;
+}
+
 std::string TextStream::push(int32_t id) {
   if (stopped_ || finished_) return {};
   for (const char byte : tokenizer_.token_bytes(id, false)) {
@@ -92,9 +103,16 @@ void TextStream::append(char byte, int32_t token) {
     while (stop.matched > 0 && stop.text[stop.matched] != byte)
       stop.matched = stop.fallback[stop.matched - 1];
     if (stop.text[stop.matched] == byte) ++stop.matched;
-    if (stop.matched == stop.text.size()) completed = std::max(completed, stop.text.size());
+    if (stop.matched < stop.text.size()) continue;
+    completed = std::max(completed, stop.text.size());
+    stop.matched = stop.fallback.back();  // where going_on_, what follows may complete another
   }
-  if (completed > 0) stop(completed);
+  if (completed == 0) return;
+  if (going_on_) {
+    completed_ = true;
+  } else {
+    stop(completed);
+  }
 }
 
 void TextStream::stop(size_t stop_bytes) {
@@ -115,7 +133,9 @@ std::string TextStream::release(size_t keep_bytes) {
   returned_token_ = held_tokens_[count - 1];
   held_.erase(0, count);
   held_tokens_.erase(held_tokens_.begin(), held_tokens_.begin() + static_cast<ptrdiff_t>(count));
-  return text;
+  const size_t shown = std::min(shown_bytes_, count);
+  shown_bytes_ -= shown;
+  return text.substr(shown);
 }
 
 }  // namespace convoy

@@ -30,6 +30,11 @@ class TextStream {
   /// found.
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings);
 
+  /// Before the first push(): this text goes on behind that of `ids`, which was shown. Stop strings
+  /// that begin in it are found, and a character that it leaves incomplete may be completed.
+  /// Whether a stop string is completed by the last of `ids`; those do not end this text.
+  bool go_on_after(std::span<const int32_t> ids);
+
   /// Adds one token; returns the text that may be shown now. It is well-formed UTF-8 and never
   /// holds a part of a character, nor text that may still be the beginning of a stop string. Empty
   /// once stopped() or finished.
@@ -47,7 +52,7 @@ class TextStream {
   /// string, and that one too when it also holds the last byte of the text before it. So decode()
   /// of the first kept_tokens() ids begins with the text returned, and holds more than that only
   /// when a token lies across the cut. Special tokens before the stop string are kept. Tokens
-  /// pushed after the stop are not counted.
+  /// pushed after the stop are not counted. Those of go_on_after() are.
   int kept_tokens() const { return kept_tokens_; }
 
  private:
@@ -71,9 +76,12 @@ class TextStream {
   uint8_t character_bytes_ = 0;
   std::string held_;                  // text not returned yet
   std::vector<int32_t> held_tokens_;  // the token of each byte of held_
+  size_t shown_bytes_ = 0;            // of held_: the text before this one ended with them
   int32_t returned_token_ = -1;       // the token of the last byte returned
   int32_t pushed_tokens_ = 0;
   int32_t kept_tokens_ = 0;
+  bool going_on_ = false;   // within go_on_after()
+  bool completed_ = false;  // within it: the last token completed a stop string
   bool stopped_ = false;
   bool finished_ = false;
 };

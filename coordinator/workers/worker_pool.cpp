@@ -3,13 +3,16 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <future>
 
 #include "base/check.h"
@@ -51,7 +54,11 @@ std::vector<std::string> environment_of_stage(const StagePlan& plan, size_t rank
 }  // namespace
 
 WorkerPool::WorkerPool(WorkerTimeouts timeouts)
-    : timeouts_(timeouts), work_(context_.get_executor()), signals_(context_, SIGINT, SIGTERM) {
+    : timeouts_(timeouts),
+      work_(context_.get_executor()),
+      signals_(context_, SIGINT, SIGTERM),
+      stop_event_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!stop_event_) throw StartError(fmt::format("eventfd: {}", std::strerror(errno)));
   wait_for_signals();
   sigset_t handled, before;
   sigfillset(&handled);
@@ -81,8 +88,7 @@ void WorkerPool::wait_for_signals() {
       ::signal(number, SIG_DFL);
       ::raise(number);
     }
-    changed_.notify_all();
-    run_release_hook();
+    announce_stop();
     wait_for_signals();
   });
 }
@@ -368,8 +374,12 @@ std::optional<WorkerFailure> WorkerPool::failure() const {
   return failure_;
 }
 
-void WorkerPool::check() const {
+void WorkerPool::throw_failure() const {
   if (const auto failed = failure()) throw FatalError(failed->code, failed->message);
+}
+
+void WorkerPool::check() const {
+  throw_failure();
   if (const int signal = cancelled(); signal != 0) throw Cancelled(signal);
 }
 
@@ -379,11 +389,12 @@ void WorkerPool::on_failure(WorkerFailure failure) {
     if (failure_) return;
     failure_ = std::move(failure);
   }
-  changed_.notify_all();
-  run_release_hook();
+  announce_stop();
 }
 
-void WorkerPool::run_release_hook() {
+void WorkerPool::announce_stop() {
+  changed_.notify_all();
+  ::eventfd_write(stop_event_.get(), 1);
   const std::lock_guard lock(hook_mutex_);
   if (release_hook_) release_hook_();
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "coordinator/workers/worker_connection.h"
 #include "shared/model/checkpoint.h"
 #include "shared/plan/stage_plan.h"
@@ -106,7 +107,12 @@ class WorkerPool {
   std::optional<WorkerFailure> failure() const;
   /// The signal that asked to stop, or 0. Any thread.
   int cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
-  /// Throws what failure() says, or Cancelled, if there is reason to.
+  /// Readable from the first failure or the first signal that asks to stop on, for poll(). Any
+  /// thread.
+  int stop_fd() const { return stop_event_.get(); }
+  /// Throws what failure() says, if it says something.
+  void throw_failure() const;
+  /// The same, or Cancelled.
   void check() const;
 
   /// Called on the control thread at the first failure and at the first signal, after failure() or
@@ -122,7 +128,7 @@ class WorkerPool {
            const std::filesystem::path& log);
   void wait_for_signals();
   void on_failure(WorkerFailure failure);
-  void run_release_hook();
+  void announce_stop();
   bool handle_interrupt();
   /// Waits until every worker's status satisfies `reached`; throws on failure, cancellation or
   /// after `timeout_ms` (-1: none).
@@ -146,6 +152,7 @@ class WorkerPool {
   std::function<void()> release_hook_;
   std::function<void()> interrupt_handler_;  // under hook_mutex_
   std::atomic<int> cancelled_{0};
+  UniqueFd stop_event_;
   bool ended_ = false;
   std::thread thread_;
 };

@@ -42,6 +42,10 @@ CudaDeviceList list_cuda_devices() {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     list.error = cudaGetErrorString(error);
+    // The runtime says of a missing driver what it says of an old one, but that it has version 0.
+    int driver_version = 0;
+    list.has_driver = error != cudaErrorInsufficientDriver ||
+                      (cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version != 0);
     return list;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {

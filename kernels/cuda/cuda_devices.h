@@ -18,6 +18,7 @@ struct CudaDeviceList {
   };
   std::vector<Entry> devices;
   std::string error;  ///< why there are none: no driver, no device, …; empty otherwise
+  bool has_driver = true;
 };
 
 /// Asks the CUDA runtime. The first CUDA call of the process; opens no context. Sets for this

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <utility>
 #if CONVOY_WITH_CUDA
+#include <fmt/format.h>
+
+#include <cstdlib>
+
 #include "kernels/cuda/cuda_devices.h"
 #endif
 
@@ -50,6 +54,18 @@ std::vector<DeviceSpec> all_gpus() {
     gpus.push_back({DeviceKind::cuda, "cuda:" + std::to_string(device.ordinal)});
 #endif
   return identify_devices(std::move(gpus));
+}
+
+std::string why_no_gpus() {
+#if CONVOY_WITH_CUDA
+  const CudaDeviceList list = list_cuda_devices();
+  if (!list.has_driver || list.error.empty()) return "";
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? list.error
+                            : fmt::format("{} (CUDA_VISIBLE_DEVICES={})", list.error, visible);
+#else
+  return "";
+#endif
 }
 
 std::string uuid_of(const DeviceSpec& device) {

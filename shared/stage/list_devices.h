@@ -1,6 +1,7 @@
 // What the driver says of the devices that --devices names.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "shared/plan/device_spec.h"
@@ -20,6 +21,10 @@ std::vector<DeviceSpec> identify_devices(std::vector<DeviceSpec> devices);
 /// Every CUDA device of this machine by its number, identified; empty where there are none or this
 /// build has no CUDA.
 std::vector<DeviceSpec> all_gpus();
+
+/// Why a driver lists no device: what it says, and what CUDA_VISIBLE_DEVICES hides. Empty where it
+/// lists one, and where there is no driver or this build has no CUDA.
+std::string why_no_gpus();
 
 /// The card's UUID; its id where the driver does not list it.
 std::string uuid_of(const DeviceSpec& device);

@@ -1,8 +1,10 @@
 // Conversations: generate --messages and convoy chat.
-#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
-#include <fstream>
+#include <cstdlib>
 
 #include "tests/integration/convoy_test.h"
 
@@ -155,26 +157,137 @@ TEST_F(ChatTest, AnAnswerEqualsTheOneOfMessages) {
   EXPECT_NE(ended.out.find(std::string(object.at("text").as_string())), std::string::npos);
 }
 
-TEST_F(ChatTest, CtrlCStopsTheAnswerAndNotTheProgram) {
-  const auto fifo = scratch.path() / "in";
-  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  const ProgramCall direct = chat("");
-  ProgramCall call = direct;
-  call.input.reset();
-  call.program = "/bin/sh";
-  call.arguments = {"-c", "exec \"$0\" \"$@\" <" + fifo.native(), direct.program.native()};
-  call.arguments.insert(call.arguments.end(), direct.arguments.begin(), direct.arguments.end());
-  Process program(call);
-  std::ofstream input(fifo);
-  input << "Tell me a very long story about a dragon and a bird.\n" << std::flush;
+// What a chat's stdin is, and the end that a test types at.
+struct Keyboard {
+  UniqueFd typed_at;
+  UniqueFd stdin_end;
+
+  static Keyboard pipe() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    return {UniqueFd(ends[1]), UniqueFd(ends[0])};
+  }
+  static Keyboard terminal() {
+    UniqueFd ours(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
+    EXPECT_EQ(::grantpt(ours.get()), 0);
+    EXPECT_EQ(::unlockpt(ours.get()), 0);
+    UniqueFd theirs(::open(::ptsname(ours.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+    return {std::move(ours), std::move(theirs)};
+  }
+  void type(const std::string& text) const {
+    EXPECT_EQ(::write(typed_at.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+};
+
+class InputChatTest : public ChatTest {
+ protected:
+  ProgramCall chat_at(const Keyboard& keyboard, Words words) const {
+    ProgramCall call = chat("", std::move(words));
+    call.input.reset();
+    call.stdin_fd = keyboard.stdin_end.get();
+    return call;
+  }
+};
+
+// A person's terminal is stdin and stdout. What was shown there is kept by read_shown().
+class TerminalChatTest : public InputChatTest {
+ protected:
+  ProgramCall chat_at_terminal(Words words) const {
+    ProgramCall call = chat_at(keyboard_, std::move(words));
+    call.stdout_fd = keyboard_.stdin_end.get();
+    call.environment["TERM"] = "xterm";
+    return call;
+  }
+  const std::string& read_shown() {
+    std::array<char, 4096> bytes;
+    for (ssize_t count = 0;
+         (count = ::read(keyboard_.typed_at.get(), bytes.data(), bytes.size())) > 0;)
+      shown_.append(bytes.data(), static_cast<size_t>(count));
+    return shown_;
+  }
+  bool shows(const std::string& text) {
+    return eventually([&] { return read_shown().find(text) != std::string::npos; });
+  }
+
+  const Keyboard keyboard_ = Keyboard::terminal();
+
+ private:
+  std::string shown_;
+};
+
+TEST_F(InputChatTest, CtrlCStopsTheAnswerAndNotTheProgram) {
+  const Keyboard keyboard = Keyboard::pipe();
+  Process program(chat_at(keyboard, {"--devices", "cpu"}));
+  keyboard.type("Tell me a very long story about a dragon and a bird.\n");
   ASSERT_TRUE(eventually([&] { return program.out().size() > 20; }));
   program.signal(SIGINT);
   ASSERT_TRUE(eventually([&] { return !program.out().empty() && program.out().back() == '\n'; }));
   ASSERT_TRUE(alive(program.pid()));
-  input << "/stats\n" << std::flush;
-  EXPECT_TRUE(eventually([&] { return program.out().find("tok/s") != std::string::npos; }));
-  input.close();
+  keyboard.type("/stats\n/exit\n");
+  const Ended ended = program.wait();
+  EXPECT_EXIT_CODE(ended, 0);
+  EXPECT_THAT(ended.out, ::testing::HasSubstr("tok/s"));
+}
+
+TEST_F(InputChatTest, ALostStageEndsItWhileNothingIsTyped) {
+  const Keyboard keyboard = Keyboard::pipe();
+  Process program(chat_at(keyboard, {"--devices", cpus(3)}));
+  await_state(0, "ready");
+  const pid_t victim = stage(2).pid;
+  send_signal(victim, SIGKILL);
+  const Ended ended = program.wait(stretched(2));
+  EXPECT_EXIT_CODE(ended, 3);
+  EXPECT_THAT(error_line(ended.err),
+              ::testing::HasSubstr("stage 2 (pid " + std::to_string(victim) + ", device cpu)"));
+}
+
+TEST_F(TerminalChatTest, ALostStageEndsItWhileAPersonTypes) {
+  Process program(chat_at_terminal({"--devices", cpus(3)}));
+  ASSERT_TRUE(shows("> "));
+  keyboard_.type("Tell me a caf\xC3\xA9");
+  ASSERT_TRUE(shows("caf\xC3\xA9"));
+  send_signal(stage(1).pid, SIGKILL);
+  const Ended ended = program.wait(stretched(2));
+  EXPECT_EXIT_CODE(ended, 3);
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("stage 1 (pid "));
+  EXPECT_TRUE(read_shown().ends_with("\n")) << "the error would stand behind the prompt";
+}
+
+TEST_F(TerminalChatTest, LinesAreReadAsTheyWereEdited) {
+  Process program(chat_at_terminal({"--devices", "cpu"}));
+  ASSERT_TRUE(shows("> "));
+  keyboard_.type("/cafx\x7F\xC3\xA9\n");
+  EXPECT_TRUE(shows("/caf\xC3\xA9 is no command"));
+  keyboard_.type("/exit\n");
   EXPECT_EXIT_CODE(program.wait(), 0);
+}
+
+TEST_F(InputChatTest, ALostWorkerOfAPoolEndsIt) {
+  ASSERT_EQ(run(convoy({"up", "p", "--devices", cpus(1)})).exit_code, 0);
+  const Keyboard keyboard = Keyboard::pipe();
+  Process program(chat_at(keyboard, {"--devices", "cpu", "--attach", "p", "--instance", "user"}));
+  await_state(0, "ready", "user");
+  send_signal(stage(1, "p").pid, SIGKILL);
+  const Ended ended = program.wait(stretched(2));
+  EXPECT_EXIT_CODE(ended, 3);
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("stage 1 (pid "));
+  EXPECT_EXIT_CODE(run(convoy({"health"})), 1);  // sweeps the pool's folder
+}
+
+TEST_F(InputChatTest, TerminateEndsItByThatSignalAndCtrlCDoesNothing) {
+  for (int round = 0; round < 4; ++round) {
+    const Keyboard keyboard = Keyboard::pipe();
+    Process program(chat_at(keyboard, {"--devices", cpus(2)}));
+    await_state(0, "ready");
+    program.signal(SIGINT);
+    keyboard.type("/nonsense\n");
+    EXPECT_TRUE(
+        eventually([&] { return program.out().find("is no command") != std::string::npos; }));
+    program.signal(SIGTERM);
+    const Ended ended = program.wait(stretched(2));
+    EXPECT_EQ(ended.signal, SIGTERM) << "exit code " << ended.exit_code << "\n" << ended.err;
+    expect_nothing_left();
+  }
 }
 
 TEST_F(ChatTest, TokenizeAndDetokenizeAreInverse) {

@@ -181,5 +181,22 @@ TEST_F(RuntimeDirTest, SharedMemoryOf16MiBIsEnoughForSegmentsOf64) {
   EXPECT_EQ(ended.out, run(generate({"--quiet", "-p", kPrompt, "-n", "8"})).out);
 }
 
+using DriverTest = ConvoyTest;
+
+// The toolkit's stub is a driver that answers every call with an error.
+TEST_F(DriverTest, OneThatListsNoDeviceIsSaidWhereAutoTakesTheCpu) {
+  const fs::path stub = CONVOY_DRIVER_STUB;
+  if (stub.empty()) GTEST_SKIP() << "built without CUDA, or the toolkit has no driver stub";
+  const fs::path folder = scratch.path() / "driver";
+  fs::create_directory(folder);
+  fs::create_symlink(stub, folder / "libcuda.so.1");
+  ProgramCall call = convoy({"plan", "-m", bundled_model_path().native(), "--devices", "auto"});
+  call.environment["LD_LIBRARY_PATH"] = folder.native();
+  call.environment["CUDA_VISIBLE_DEVICES"] = "7";
+  const Ended ended = run(call);
+  EXPECT_EXIT_CODE(ended, 0);
+  EXPECT_EQ(ended.err, "devices: cpu: CUDA driver is a stub library (CUDA_VISIBLE_DEVICES=7)\n");
+}
+
 }  // namespace
 }  // namespace convoy::testing

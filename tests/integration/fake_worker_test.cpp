@@ -1,5 +1,8 @@
 // A coordinator whose worker programs are missing, broken or speak nonsense.
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
 
 #include "tests/integration/convoy_test.h"
 
@@ -56,6 +59,34 @@ TEST_F(WorkerProgramTest, NoProgramAtAllIsSaid) {
 TEST_F(WorkerProgramTest, TheRealOneIsFoundInTheNamedFolder) {
   fs::create_symlink(fs::path(CONVOY_COORDINATOR).parent_path() / "convoy-stage-worker", worker());
   EXPECT_EXIT_CODE(run(with_bin({"--quiet"})), 0);
+}
+
+// Such a start leaves workers that nobody has listed or waits for.
+TEST_F(WorkerProgramTest, WorkersOfAPoolEndWithAStarterThatWasKilled) {
+  const fs::path real = fs::path(CONVOY_COORDINATOR).parent_path() / "convoy-stage-worker";
+  const fs::path go = scratch.path() / "go";
+  write_file(worker(), "#!/bin/sh\nwhile [ ! -e " + go.native() + " ]; do sleep 0.01; done\nexec " +
+                           real.native() + " \"$@\"\n");
+  ::chmod(worker().c_str(), 0755);
+  ProgramCall call = convoy({"up", "p", "--devices", cpus(3)});
+  call.environment["CONVOY_BIN_DIR"] = bin.native();
+  {
+    Process starter(call);
+    ASSERT_TRUE(eventually([&] { return children_of(starter.pid()).size() == 3; }));
+    starter.signal(SIGKILL);
+    starter.wait();
+  }
+  // As if it had been killed before it could list them.
+  fs::remove(runtime / "p" / "instance.json");
+  Process down(convoy({"down", "p"}));
+  EXPECT_FALSE(eventually([&] { return !alive(down.pid()); }, Seconds(0.2)));
+  write_file(go, "");
+  const Ended ended = down.wait();
+  EXPECT_EXIT_CODE(ended, 1);
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("no pool 'p' is running"));
+  EXPECT_TRUE(eventually([&] { return descendants_of(::getpid()).empty(); }, stretched(2)));
+  EXPECT_EXIT_CODE(run(convoy({"up", "p", "--devices", cpus(1)})), 0);
+  EXPECT_EXIT_CODE(run(convoy({"down", "p"})), 0);
 }
 
 struct Fault {

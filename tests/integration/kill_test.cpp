@@ -66,6 +66,18 @@ INSTANTIATE_TEST_SUITE_P(Phases, WorkerKillTest, ::testing::ValuesIn(worker_kill
                                   "Held" + std::to_string(test.param.held);
                          });
 
+using PacedKillTest = ConvoyTest;
+
+TEST_F(PacedKillTest, ALostStageEndsTheWaitForATokenThatIsNotDue) {
+  Process coordinator(
+      generate({"--devices", cpus(2), "-p", kPrompt, "--pace", "0.1", "--instance", "paced"}));
+  ASSERT_TRUE(eventually([&] { return !coordinator.out().empty(); }));
+  send_signal(stage(1, "paced").pid, SIGKILL);
+  const Ended ended = coordinator.wait(stretched(2));
+  EXPECT_EXIT_CODE(ended, 3);
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("stage 1 (pid "));
+}
+
 using WorkerKillJsonTest = ConvoyTest;
 
 TEST_F(WorkerKillJsonTest, JsonSaysThatTheEngineDied) {

@@ -112,7 +112,7 @@ Process::Process(const ProgramCall& call)
   if (pid_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(kExecFailed);
-    ::dup2(input.get(), STDIN_FILENO);
+    ::dup2(call.stdin_fd >= 0 ? call.stdin_fd : input.get(), STDIN_FILENO);
     ::dup2(call.stdout_fd >= 0 ? call.stdout_fd : out_.get(), STDOUT_FILENO);
     ::dup2(err_.get(), STDERR_FILENO);
     ::execve(argv[0], argv.data(), environment.data());

@@ -28,6 +28,7 @@ struct ProgramCall {
   /// left out.
   std::map<std::string, std::string> environment;
   std::optional<std::string> input;  ///< through a pipe, at most 64 KiB; none: /dev/null
+  int stdin_fd = -1;                 ///< in place of `input`; the caller keeps its own
   int stdout_fd = -1;                ///< in place of capturing stdout; the caller keeps its own
 };
 

@@ -90,6 +90,45 @@ TEST_F(StateTest, DrawsAndPenaltiesGoOnToo) {
   EXPECT_EQ(joined(begun, go_on({"--devices", "cpu,cpu"}, 27, how)), whole);
 }
 
+TEST_F(StateTest, AStopStringAcrossTheSeamEndsTheTextAsInOneRun) {
+  const auto answer = [&](Words words) {
+    words.insert(words.end(), {"--devices", "cpu", "--json", "--quiet"});
+    return json_of(run(generate(std::move(words))));
+  };
+  const auto text_of = [](const json::object& object) {
+    return std::string(object.at("text").as_string());
+  };
+  const std::string text = text_of(answer({"-n", "20", "-p", kPrompt}));
+  const std::string begun =
+      text_of(answer({"-n", "10", "-p", kPrompt, "--save-state", state().native()}));
+  const std::string stop = text.substr(begun.size() - 3, 6);
+  ASSERT_EQ(text.find(stop), begun.size() - 3);
+  const auto whole = answer({"-n", "20", "-p", kPrompt, "--stop", stop});
+  const auto rest = answer({"-n", "10", "--load-state", state().native(), "--stop", stop});
+  EXPECT_EQ(rest.at("finish_reason"), whole.at("finish_reason"));
+  EXPECT_EQ(text_of(rest), "");
+  EXPECT_TRUE(rest.at("token_ids").as_array().empty());
+}
+
+TEST_F(StateTest, AnAnswerThatEndedAtAStopHasEndedWhileThatStopIsInForce) {
+  const Words words{"--devices", "cpu", "-n", "20", "-p", kPrompt, "--stop", "there"};
+  Words saving = words;
+  saving.insert(saving.end(), {"--save-state", state().native(), "--quiet"});
+  ASSERT_EQ(run(generate(saving)).exit_code, 0);
+  const Words loading{"--devices", "cpu", "--load-state", state().native()};
+  Words same = loading;
+  same.insert(same.end(), {"--stop", "there"});
+  const Ended ended = refused(same);
+  EXPECT_EXIT_CODE(ended, 4);
+  EXPECT_THAT(error_line(ended.err), HasSubstr("ends at a stop string"));
+  EXPECT_EXIT_CODE(refused(loading), 0);
+
+  save("cpu", 5, {"--logit-bias", "4077=1e9"});  // <|im_end|>
+  const Ended at_id = run(generate(loading));
+  EXPECT_EXIT_CODE(at_id, 4);
+  EXPECT_THAT(error_line(at_id.err), HasSubstr("--ignore-eos goes on after it"));
+}
+
 TEST_F(StateTest, AStateOfAStateIsAsGood) {
   const std::vector<int> whole = ids_of({"--devices", "cpu", "-n", "30", "-p", kPrompt});
   std::vector<int> ids = save("cpu", 10);
@@ -146,6 +185,10 @@ TEST_F(StateTest, WhatCannotBeIsRefusedWithTheRightCode) {
   EXPECT_EXIT_CODE(small, 4);
   EXPECT_THAT(error_line(small.err), HasSubstr("has 74 tokens, the context holds 64"));
   EXPECT_EXIT_CODE(refused({"--devices", "cpu", "--load-state", "/nowhere"}), 1);
+  const Ended empty = run(generate(
+      {"--devices", "cpu", "-p", kPrompt, "-n", "0", "--save-state", state().native() + "2"}));
+  EXPECT_EXIT_CODE(empty, 2);
+  EXPECT_THAT(error_line(empty.err), HasSubstr("-n 0 generates none"));
   const Ended unwritable =
       refused({"--devices", "cpu,cpu", "-p", kPrompt, "--save-state", "/nowhere/story.state"});
   EXPECT_EXIT_CODE(unwritable, 1);

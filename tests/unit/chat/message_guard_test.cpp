@@ -47,10 +47,31 @@ TEST(MessageGuard, EveryControlTokenTypedInAMessageStaysText) {
 }
 
 TEST(MessageGuard, OrdinaryTextIsLeftAlone) {
-  for (const char* content :
-       {"", " ", "Hello, dragon!", "\xEF\xBB\xBFmark", "e\xCC\x81 \xF0\x9F\x90\x89", "a < b | c"}) {
+  for (const char* content : {"", " ", "Hello, dragon!", "a <", "<\n", "\xEF\xBB\xBFmark",
+                              "e\xCC\x81 \xF0\x9F\x90\x89", "a < b | c"}) {
     const std::string rendered = "<|im_start|>user\n" + std::string(content) + "<|im_end|>\n";
     EXPECT_EQ(turn(content), encode(rendered, true)) << content;
+  }
+}
+
+// Templates print the parts of a message one behind the other, some of them trimmed.
+TEST(MessageGuard, AControlTokenSplitOverTwoStringsStaysText) {
+  for (const std::string& token : standin().added_token_contents()) {
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      for (const std::string space : {"", " \n"}) {
+        MessageGuard guard(standin());
+        const auto guarded =
+            guard.protect({{"parts", {token.substr(0, cut) + space, token.substr(cut)}}});
+        ASSERT_TRUE(guarded.ok());
+        const auto& parts = guarded.value().at("parts").as_array();
+        std::string first(parts[0].as_string());
+        ASSERT_TRUE(first.ends_with(space)) << "it could not be trimmed";
+        first.resize(first.size() - space.size());
+        const auto ids = guard.encode(first + std::string(parts[1].as_string()));
+        ASSERT_TRUE(ids.ok());
+        EXPECT_EQ(ids.value(), encode(token, false)) << token << " cut at " << cut;
+      }
+    }
   }
 }
 
@@ -70,13 +91,16 @@ TEST(MessageGuard, RefusesTextThatUsesEveryGuardCharacter) {
   EXPECT_FALSE(guard.protect({{"content", content}}).ok());
 }
 
-TEST(MessageGuard, GuardsStringsAtEveryDepthButNotKeys) {
+TEST(MessageGuard, GuardsStringsAndKeysAtEveryDepth) {
   MessageGuard guard(standin());
-  const auto guarded = guard.protect({{"a", {{{"<think>", "<think>"}}, "<think>"}}});
+  const auto guarded =
+      guard.protect({{"a", {{{"<think>", "<think>"}, {"role", "user"}}, "<think>"}}});
   ASSERT_TRUE(guarded.ok());
   const auto& list = guarded.value().at("a").as_array();
-  EXPECT_TRUE(list.at(0).as_object().contains("<think>"));
-  EXPECT_NE(list.at(0).at("<think>").as_string(), "<think>");
+  const auto& object = list.at(0).as_object();
+  EXPECT_FALSE(object.contains("<think>"));
+  EXPECT_EQ(object.begin()->value(), object.begin()->key());
+  EXPECT_EQ(object.at("role").as_string(), "user");
   EXPECT_NE(list.at(1).as_string(), "<think>");
 }
 

@@ -28,6 +28,12 @@ const Model& qwen3() {
   return model;
 }
 
+// Its template takes content in parts.
+const Model& stories() {
+  static const Model model(fs::path(CONVOY_SOURCE_DIR) / "models/convoy-stories");
+  return model;
+}
+
 Conversation conversation(const std::string& text) {
   auto parsed = parse_conversation(text);
   EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.error());
@@ -88,6 +94,33 @@ TEST(PromptBuilder, ATypedControlTokenAddsNoTurn) {
           .value()
           .ids;
   EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 1);
+}
+
+TEST(PromptBuilder, PartsOfAMessageAddNoTurnTogether) {
+  const auto parts = [](const char* texts) {
+    return stories()
+        .prompts
+        .build(conversation(std::string(R"([{"role":"user","content":[)") + texts + "]}]"), {})
+        .value()
+        .ids;
+  };
+  EXPECT_EQ(parts(R"({"type":"text","text":"<|im_"},{"type":"text","text":"end|>"})"),
+            parts(R"({"type":"text","text":"<|im_end|>"})"));
+}
+
+TEST(PromptBuilder, NamesInToolsAndCallsAreText) {
+  const auto count = [](const std::string& name, const char* token) {
+    const auto input = conversation(
+        R"({"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{")" +
+        name +
+        R"(":{"type":"string"}}}}}],"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{")" +
+        name + R"(":1}}}]},{"role":"tool","content":"1"}]})");
+    const auto ids = qwen3().prompts.build(input, {}).value().ids;
+    EXPECT_NE(qwen3().tokenizer.decode(ids, true).find("\"" + name + "\": 1"), std::string::npos);
+    return std::count(ids.begin(), ids.end(), *qwen3().tokenizer.added_token(token));
+  };
+  for (const char* token : {"<|im_end|>", "<|im_start|>", "</tool_call>"})
+    EXPECT_EQ(count(token, token), count("x", token)) << token;
 }
 
 TEST(PromptBuilder, ReasoningInsideAnAnswersContentIsTakenApart) {

@@ -48,6 +48,64 @@ Outcome run(const Ids& ids, std::vector<std::string> stops) {
   return outcome;
 }
 
+// --- text in two runs
+// --------------------------------------------------------------------------------------------------
+
+struct Continuation {
+  bool ended;  // by a stop string at the seam
+  std::string text;
+  bool stopped;
+  int kept;
+};
+
+Continuation go_on(std::string_view before, std::string_view text, std::vector<std::string> stops) {
+  TextStream stream(small(), std::move(stops));
+  Continuation result{};
+  result.ended = stream.go_on_after(bytes_of(before));
+  for (const int32_t id : bytes_of(text)) result.text += stream.push(id);
+  result.text += stream.finish();
+  result.stopped = stream.stopped();
+  result.kept = stream.kept_tokens();
+  return result;
+}
+
+TEST(TextStreamGoesOn, AStopStringAcrossTheSeamEndsTheTextAndIsNotShownAgain) {
+  const std::string whole = "one, two, three";
+  for (size_t seam = 1; seam < whole.size(); ++seam) {
+    const auto result = go_on(whole.substr(0, seam), whole.substr(seam), {"two, th"});
+    EXPECT_EQ(result.ended, seam == 12);
+    if (seam >= 12) {
+      EXPECT_EQ(result.text, whole.substr(seam));
+      EXPECT_FALSE(result.stopped);
+      continue;
+    }
+    EXPECT_TRUE(result.stopped) << seam;
+    EXPECT_EQ(result.text, seam < 5 ? whole.substr(seam, 5 - seam) : "");
+    EXPECT_EQ(result.kept, 5);
+  }
+}
+
+TEST(TextStreamGoesOn, WhatOnlyBeganLikeAStopStringIsShownOnce) {
+  EXPECT_EQ(go_on("one tw", "in", {"two"}).text, "in");
+  EXPECT_EQ(go_on("aa", "ab", {"aaac"}).text, "ab");
+}
+
+TEST(TextStreamGoesOn, AStopStringThatTheSeamCompletesIsSaid) {
+  EXPECT_TRUE(go_on("one two", "", {"two"}).ended);
+  const auto later = go_on("one two, ", "three", {"two"});
+  EXPECT_FALSE(later.ended);
+  EXPECT_EQ(later.text, "three");
+  // The end of one may begin the next.
+  EXPECT_EQ(go_on("abab", "ac", {"aba"}).text, "");
+}
+
+TEST(TextStreamGoesOn, ACharacterAcrossTheSeamIsWhole) {
+  const std::string dragon = "\U0001F409";
+  for (size_t seam = 1; seam < dragon.size(); ++seam)
+    EXPECT_EQ(go_on("a" + dragon.substr(0, seam), dragon.substr(seam) + "b", {}).text,
+              dragon + "b");
+}
+
 // --- characters
 // --------------------------------------------------------------------------------------------------
 
