@@ -203,6 +203,8 @@ class GenerateCommand : public Command {
 
   void take_state(GenerationRequest& request, const Checkpoint& checkpoint,
                   const StagePlan& plan) const {
+    // A long answer whose state could not be written would be for nothing.
+    if (save_state_->count() > 0) check_state_target(flags_.save_state);
     request.save_state = flags_.save_state;
     request.model = model_fingerprint(checkpoint);
     if (load_state_->count() == 0) return;
