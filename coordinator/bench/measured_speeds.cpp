@@ -11,6 +11,7 @@
 
 #include "base/exit_code.h"
 #include "coordinator/bench/device_speed.h"
+#include "coordinator/console/output.h"
 #include "coordinator/workers/child_process.h"
 #include "shared/control/parent_process.h"
 
@@ -73,7 +74,7 @@ std::vector<DeviceValue<double>> measure_speeds(const std::vector<DeviceSpec>& d
                                    [&](const auto& speed) { return speed.device.id == device.id; });
     if (known) continue;
     speeds.push_back({device, measure(device.id, program) * 1e-9});
-    fmt::print(stderr, "{} copies {:.0f} GB/s\n", device.id, speeds.back().value);
+    write_stderr(fmt::format("{} copies {:.0f} GB/s\n", device.id, speeds.back().value));
   }
   return speeds;
 }

@@ -123,7 +123,7 @@ class BenchCommand : public Command {
                                          : ProgressDisplay::Mode::automatic);
     const std::vector<std::string> names = split_sets(flags_.engine.devices);
     for (size_t i = 0; i < runs.size(); ++i) {
-      if (!flags_.quiet) fmt::print(stderr, "{}\n", names[i]);
+      if (!flags_.quiet) write_stderr(names[i] + "\n");
       result.sets.push_back(run_bench(runs[i], checkpoint, flags_.bench, display));
       result.sets.back().devices = names[i];
     }

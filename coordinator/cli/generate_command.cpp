@@ -264,7 +264,7 @@ class GenerateCommand : public Command {
             return !(reader_gone = !show_answer(index, answer, prompts[index], options));
           });
       refused = counts.refused;
-      if (!flags_.quiet) fmt::print(stderr, "{}", batch_summary(counts, run, run.stage_reports()));
+      if (!flags_.quiet) write_stderr(batch_summary(counts, run, run.stage_reports()));
       signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
     }
     if (signal_to_raise != 0) end_by_signal(signal_to_raise);
@@ -301,7 +301,7 @@ class GenerateCommand : public Command {
   bool show_answer(size_t index, const BatchAnswer& answer, const BatchPrompt& prompt,
                    const RunOptions& options) const {
     if (!answer.refusal.empty())
-      fmt::print(stderr, "convoy: line {}: {}\n", index + 1, answer.refusal);
+      write_stderr(fmt::format("convoy: line {}: {}\n", index + 1, answer.refusal));
     std::string text;
     if (flags_.json) {
       text = batch_answer_json(index + 1, answer, prompt, options) + "\n";
@@ -373,7 +373,7 @@ class GenerateCommand : public Command {
     } else if (!flags_.print_token_ids && ::isatty(STDOUT_FILENO) != 0) {
       written = write_stdout("\n") == WriteResult::written;
     }
-    if (!flags_.quiet) fmt::print(stderr, "{}", generation_summary(result, request, run, stages));
+    if (!flags_.quiet) write_stderr(generation_summary(result, request, run, stages));
     return written;
   }
 

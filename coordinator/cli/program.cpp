@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <csignal>
-#include <cstdio>
 #include <iostream>
 #include <new>
 
@@ -33,7 +32,7 @@ void write_json_error(ExitCode code, const std::string& message) {
 }
 
 int report(const FatalError& error, bool json) {
-  fmt::print(stderr, "convoy: {}\n", error.what());
+  write_stderr(fmt::format("convoy: {}\n", error.what()));
   if (json) write_json_error(error.code(), error.what());
   return static_cast<int>(error.code());
 }
