@@ -187,6 +187,37 @@ TEST_F(SignalTest, AMessageThatCannotBeWrittenChangesNothing) {
   }
 }
 
+// Otherwise the first files that the program opens take their places, and the answer.
+TEST_F(SignalTest, AClosedDescriptorTakesNoFileOfTheProgram) {
+  for (const char* closed : {">&-", "<&- >&-", "<&- >&- 2>&-"}) {
+    const Ended ended = run(
+        redirected(generate({"--devices", cpus(2), "-p", kPrompt, "-n", "3", "--quiet"}), closed));
+    EXPECT_EXIT_CODE(ended, 1) << closed;
+    if (std::string(closed).find('2') == std::string::npos) {
+      EXPECT_EQ(ended.err, "convoy: cannot write to stdout: Bad file descriptor\n");
+    }
+  }
+  const Ended silent =
+      run(redirected(generate({"--devices", cpus(2), "-p", kPrompt, "-n", "3"}), "<&- 2>&-"));
+  EXPECT_EXIT_CODE(silent, 0);
+  EXPECT_EQ(silent.out, ", there was");
+}
+
+// A worker that somebody starts by hand keeps its sockets out of them, too.
+TEST_F(SignalTest, AStageWorkerOpensItsClosedDescriptors) {
+  const fs::path socket = scratch.path() / "health.sock";
+  const Process worker(redirected(
+      {.program = fs::path(CONVOY_COORDINATOR).parent_path() / "convoy-stage-worker",
+       .arguments = {"--rank", "1", "--listen", scratch.path() / "stage.sock", "--health", socket},
+       .environment = {},
+       .input = {}},
+      "<&- >&- 2>&-"));
+  ASSERT_TRUE(eventually([&] { return fs::exists(socket); }));
+  for (const char* fd : {"0", "1", "2"})
+    EXPECT_EQ(fs::read_symlink(fs::path("/proc") / std::to_string(worker.pid()) / "fd" / fd),
+              "/dev/null");
+}
+
 // Where stdout and stderr are one pipe, it is stdout that says so.
 TEST_F(SignalTest, AReaderOfBothOutputsThatGoesAwayEndsTheRunBySigpipe) {
   int ends[2];
