@@ -12,6 +12,7 @@
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "coordinator/cli/commands.h"
+#include "coordinator/cli/number_options.h"
 #include "coordinator/console/end_by_signal.h"
 #include "coordinator/console/output.h"
 #include "coordinator/version.h"
@@ -85,6 +86,7 @@ int run_convoy(int argc, char** argv) {
         add_detokenize_command}) {
     commands.push_back(add(app));
   }
+  read_numbers_as_written(app);
   // CLI11 would only say that a command is missing.
   if (argc > 1 && argv[1][0] != '-' &&
       std::none_of(commands.begin(), commands.end(),

@@ -278,6 +278,28 @@ TEST_F(GenerateTest, ADeviceThatIsNotThereIsAnErrorOfTheStart) {
   }
 }
 
+TEST_F(GenerateTest, NumbersAreReadAsTheyAreWritten) {
+  const auto seed = as_json({"-p", kPrompt, "-n", "1", "--temperature", "1", "--seed", "010"});
+  EXPECT_EQ(seed.at("sampling").at("seed").to_number<uint64_t>(), 10U);
+  const auto largest =
+      as_json({"-p", kPrompt, "-n", "1", "--temperature", "1", "--seed", "18446744073709551615"});
+  EXPECT_EQ(largest.at("sampling").at("seed").to_number<uint64_t>(), UINT64_MAX);
+  expect_error({"--prompt-ids", "423,434,258,395", "-c", "003"}, 4, {"4 tokens", "holds 3"});
+  for (const char* text : {"-1", "18446744073709551616", "99999999999999999999999", "0x10", "1.5",
+                           "1e3", " 1", "+1", "1_000", ""})
+    expect_error({"-p", kPrompt, "--seed", text}, 2,
+                 {std::string("--seed: '") + text + "' is no whole number from 0 to"});
+  expect_error({"-p", kPrompt, "--top-k", "99999999999999999999"}, 2, {"--top-k"});
+  expect_error({"-p", kPrompt, "-n", "4294967296"}, 2, {"--max-tokens"});
+  expect_error({"-p", kPrompt, "-n", "0x3"}, 2, {"--max-tokens", "'0x3'"});
+  expect_error({"-p", kPrompt, "--temperature", "nan"}, 2, {"--temperature"});
+  expect_error({"-p", kPrompt, "--host-cache-gib", "nan"}, 2, {"--host-cache-gib", "'nan'"});
+  const Ended lengths = run(convoy({"bench", "-m", bundled_model_path().native(), "--devices",
+                                    "cpu", "--prompt-lengths", "8,0x10"}));
+  EXPECT_EXIT_CODE(lengths, 2);
+  EXPECT_THAT(lengths.err, ::testing::HasSubstr("--prompt-lengths: '0x10'"));
+}
+
 TEST_F(GenerateTest, UnknownFlagsAndCommandsAreUsageErrors) {
   expect_error({"-p", "x", "--bogus"}, 2, {"--bogus"});
   expect_error({"-p", "x", "surplus"}, 2, {"surplus"});
@@ -394,7 +416,8 @@ TEST_F(TwinTest, ABadValueIsRefusedByTheVariablesName) {
       {"CONVOY_DEVICES", "cpu,0"},     {"CONVOY_DEVICES", "tpu"},
       {"CONVOY_STAGE_LAYERS", "1,x"},  {"CONVOY_MAX_CONTEXT", "many"},
       {"CONVOY_PREFILL_CHUNK", "100"}, {"CONVOY_PREFILL_CHUNK", "-1"},
-      {"CONVOY_THREADS", "0"},         {"CONVOY_LOG_LEVEL", "loud"}};
+      {"CONVOY_THREADS", "0"},         {"CONVOY_THREADS", "0x2"},
+      {"CONVOY_LOG_LEVEL", "loud"}};
   for (const auto& [variable, value] : cases) {
     const Ended ended = run(with(variable, value));
     EXPECT_EXIT_CODE(ended, 2);
