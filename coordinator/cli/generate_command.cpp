@@ -21,6 +21,7 @@
 #include "coordinator/console/output.h"
 #include "coordinator/generate/batch.h"
 #include "coordinator/generate/generation.h"
+#include "coordinator/text/text_stream.h"
 #include "coordinator/version.h"
 #include "shared/state/model_fingerprint.h"
 #include "shared/state/state_file.h"
@@ -317,6 +318,8 @@ class GenerateCommand : public Command {
   GenerationRequest common_request(const Checkpoint& checkpoint) const {
     GenerationRequest request;
     if (flags_.max_tokens >= 0) request.max_tokens = flags_.max_tokens;
+    if (const Status status = check_stop_strings(flags_.stop); !status)
+      throw UsageError(fmt::format("--stop: {}", status.error()));
     request.stop_strings = flags_.stop;
     if (!flags_.ignore_eos) request.stop_ids = checkpoint.config().stop_token_ids;
     request.sampling = flags_.sampling.resolve(checkpoint.directory());

@@ -6,6 +6,8 @@
 namespace convoy::testing {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Greedy continuation of kPrompt by the bundled model, as reference.json has it: ids 11 396 282 258
 // 390 465 407 403 13 …
 constexpr const char* kNineTokens = ", there was a little girl named Lily.";
@@ -132,7 +134,12 @@ TEST_F(GenerateTest, StopStringsEndTheTextBeforeThem) {
     EXPECT_TRUE(object.at("stop_id").is_null()) << c.strings.front();
     EXPECT_EQ(quiet(words).out, c.text) << c.strings.front();
   }
-  expect_error({"-p", kPrompt, "--stop", ""}, 4, {"stop string"});
+  expect_error({"-p", kPrompt, "--stop", ""}, 2, {"--stop: stop string 0 is empty"});
+  expect_error({"-p", kPrompt, "--stop", "a", "--stop", "\xFF"}, 2,
+               {"--stop: stop string 1 is not valid UTF-8"});
+  const fs::path lines = scratch.path() / "lines";
+  write_file(lines, kPrompt);
+  expect_error({"--parallel", "2", "-f", lines, "--stop", ""}, 2, {"--stop: stop string 0"});
 }
 
 TEST_F(GenerateTest, EosEndsTheTextUnlessIgnored) {
@@ -300,6 +307,28 @@ TEST_F(GenerateTest, NumbersAreReadAsTheyAreWritten) {
   EXPECT_THAT(lengths.err, ::testing::HasSubstr("--prompt-lengths: '0x10'"));
 }
 
+// What is wrong whatever the model is a usage error; what another model could do is a request that
+// this one refuses.
+TEST_F(GenerateTest, ABiasBeyondTheVocabularyIsARefusedRequest) {
+  expect_error({"-p", kPrompt, "--logit-bias", "4096=1"}, 4,
+               {"logit_bias names token 4096; allowed are 0 to 4095"});
+  expect_error({"-p", kPrompt, "--logit-bias", "-1=1"}, 2, {"logit_bias names token -1"});
+  expect_error({"-p", kPrompt, "--logit-bias", "5"}, 2, {"--logit-bias: '5' is not ID=VALUE"});
+}
+
+TEST_F(GenerateTest, NamesOfInstancesAreWords) {
+  for (const std::string& name : std::vector<std::string>{
+           "", "a/b", "..", ".hidden", "a b", "\xC3\xA9", "a-name-of-33-letters-is-too-long-"}) {
+    const std::vector<std::string> said{"instance name '" + name + "' is not a word of 1 to 32"};
+    expect_error(convoy({"up", name, "--devices", "cpu"}), 2, said);
+    expect_error(convoy({"down", name}), 2, said);
+    expect_error(convoy({"health", "--instance", name}), 2, said);
+    expect_error({"-p", kPrompt, "--instance", name}, 2, said);
+    expect_error({"-p", kPrompt, "--attach", name}, 2, said);
+  }
+  EXPECT_FALSE(fs::exists(runtime));
+}
+
 TEST_F(GenerateTest, UnknownFlagsAndCommandsAreUsageErrors) {
   expect_error({"-p", "x", "--bogus"}, 2, {"--bogus"});
   expect_error({"-p", "x", "surplus"}, 2, {"surplus"});
@@ -417,7 +446,7 @@ TEST_F(TwinTest, ABadValueIsRefusedByTheVariablesName) {
       {"CONVOY_STAGE_LAYERS", "1,x"},  {"CONVOY_MAX_CONTEXT", "many"},
       {"CONVOY_PREFILL_CHUNK", "100"}, {"CONVOY_PREFILL_CHUNK", "-1"},
       {"CONVOY_THREADS", "0"},         {"CONVOY_THREADS", "0x2"},
-      {"CONVOY_LOG_LEVEL", "loud"}};
+      {"CONVOY_LOG_LEVEL", "loud"},    {"CONVOY_INSTANCE", "a/b"}};
   for (const auto& [variable, value] : cases) {
     const Ended ended = run(with(variable, value));
     EXPECT_EXIT_CODE(ended, 2);
