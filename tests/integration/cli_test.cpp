@@ -316,6 +316,19 @@ TEST_F(GenerateTest, ABiasBeyondTheVocabularyIsARefusedRequest) {
   expect_error({"-p", kPrompt, "--logit-bias", "5"}, 2, {"--logit-bias: '5' is not ID=VALUE"});
 }
 
+TEST_F(GenerateTest, ABiasIsGivenOnceATokenAndMayBeInfinite) {
+  expect_error({"-p", kPrompt, "--logit-bias", "5=1", "--logit-bias", "5=2"}, 2,
+               {"--logit-bias: token 5 is named twice"});
+  // 11 is what would follow; 5 is what has to.
+  const auto object = as_json({"-p", kPrompt, "-n", "2", "--logit-bias", "5=inf", "--logit-bias",
+                               "11=-inf", "--logit-bias", "7=0.5"});
+  EXPECT_EQ(to_ids(object.at("token_ids")), (std::vector<int>{5, 5}));
+  const json::object& bias = object.at("sampling").at("logit_bias").as_object();
+  EXPECT_EQ(bias.at("5").as_string(), "inf");
+  EXPECT_EQ(bias.at("11").as_string(), "-inf");
+  EXPECT_EQ(bias.at("7").to_number<double>(), 0.5);
+}
+
 TEST_F(GenerateTest, NamesOfInstancesAreWords) {
   for (const std::string& name : std::vector<std::string>{
            "", "a/b", "..", ".hidden", "a b", "\xC3\xA9", "a-name-of-33-letters-is-too-long-"}) {
