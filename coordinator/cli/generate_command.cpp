@@ -133,7 +133,7 @@ class GenerateCommand : public Command {
                "With --json: log-probability of each token, and of this many of the likeliest")
             ->check(CLI::Range(0, 20));
     app->add_flag("--print-token-ids", flags_.print_token_ids,
-                  "Print token ids, one a line, instead of text");
+                  "Print token ids, one a line, instead of text (with --stop: at the end)");
     app->add_flag("--json", flags_.json,
                   "Print one JSON object at the end instead of streaming text");
     app->add_flag("--quiet", flags_.quiet, "No progress and no summary");
@@ -363,8 +363,12 @@ class GenerateCommand : public Command {
   bool show(int32_t id, std::string_view text) const {
     if (flags_.json) return true;
     if (!flags_.print_token_ids) return text.empty() || write_stdout(text) == WriteResult::written;
-    return id < 0 || write_stdout(fmt::format("{}\n", id)) == WriteResult::written;
+    if (id < 0 || ids_at_end()) return true;
+    return write_stdout(fmt::format("{}\n", id)) == WriteResult::written;
   }
+
+  // A stop string takes back tokens that came before it was complete.
+  bool ids_at_end() const { return flags_.print_token_ids && !flags_.stop.empty(); }
 
   bool finish(EngineRun& run, const GenerationRequest& request, const GenerationResult& result,
               const RunOptions& options) const {
@@ -373,6 +377,10 @@ class GenerateCommand : public Command {
     if (flags_.json) {
       written = write_stdout(generation_json(result, request, run, stages, options) + "\n") ==
                 WriteResult::written;
+    } else if (ids_at_end()) {
+      std::string ids;
+      for (const int32_t id : result.token_ids) ids += fmt::format("{}\n", id);
+      written = write_stdout(ids) == WriteResult::written;
     } else if (!flags_.print_token_ids && ::isatty(STDOUT_FILENO) != 0) {
       written = write_stdout("\n") == WriteResult::written;
     }

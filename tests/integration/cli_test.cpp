@@ -162,6 +162,21 @@ TEST_F(GenerateTest, PrintsIdsOneALine) {
   EXPECT_EQ(quiet({"-p", kPrompt, "-n", "4", "--print-token-ids"}).out, "11\n396\n282\n258\n");
 }
 
+// As many as --json and --parallel have: none of a stop string's, though they came before its end.
+TEST_F(GenerateTest, PrintsNoIdThatAStopStringCutsOff) {
+  const Words words{"-p", kPrompt, "-n", "30", "--stop", "named Lily"};
+  const auto ids = to_ids(as_json(words).at("token_ids"));
+  std::string lines;
+  for (const int id : ids) lines += std::to_string(id) + "\n";
+  Words printed = words;
+  printed.emplace_back("--print-token-ids");
+  EXPECT_EQ(quiet(printed).out, lines);
+  ProgramCall parallel = generate(
+      {"--parallel", "2", "-n", "30", "--stop", "named Lily", "--print-token-ids", "--quiet"});
+  parallel.input = kPrompt;
+  EXPECT_EQ(run(parallel).out, lines.substr(0, lines.size() - 1) + "\n\f\n");
+}
+
 TEST_F(GenerateTest, SaysProgressAndASummaryOnStderrUnlessQuiet) {
   const Ended ended = run(generate({"-p", kPrompt, "-n", "9", "--devices", cpus(3)}));
   EXPECT_EXIT_CODE(ended, 0);
