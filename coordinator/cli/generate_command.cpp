@@ -8,7 +8,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "coordinator/cli/generate_report.h"
 #include "coordinator/cli/sampling_flags.h"
 #include "coordinator/console/end_by_signal.h"
+#include "coordinator/console/input.h"
 #include "coordinator/console/output.h"
 #include "coordinator/generate/batch.h"
 #include "coordinator/generate/generation.h"
@@ -56,8 +56,7 @@ struct GenerateFlags {
 constexpr const char* kAnswerEnd = "\n\f\n";
 
 std::string read_input(const std::string& flag, const std::string& path) {
-  if (path == "-")
-    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  if (path == "-") return read_stdin();
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw UsageError(fmt::format("--prompt-file {}: is a directory", path));

@@ -74,6 +74,19 @@ TEST_F(GenerateTest, RefusesPromptsItCannotUse) {
   }
 }
 
+TEST_F(GenerateTest, AnInputThatCannotBeReadIsNoEndOfIt) {
+  ProgramCall tokenize{.program = CONVOY_COORDINATOR,
+                       .arguments = {"tokenize", "-m", bundled_model_path().native()},
+                       .environment = {},
+                       .input = {}};
+  for (const ProgramCall& call :
+       {generate({"-n", "1"}), generate({"-n", "1", "-f", "-"}), generate({"--messages", "-"}),
+        generate({"--parallel", "2", "-n", "1"}), tokenize}) {
+    expect_error(redirected(call, "</"), 1, {"convoy: cannot read stdin: Is a directory"});
+    expect_error(redirected(call, "<&-"), 1, {"convoy: cannot read stdin: Bad file descriptor"});
+  }
+}
+
 TEST_F(GenerateTest, ControlTokensAreTextUnlessAskedFor) {
   EXPECT_EQ(as_json({"-p", "<|im_end|>", "-n", "0", "--specials"}).at("prompt_tokens").as_int64(),
             1);
