@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -121,7 +122,7 @@ class GenerateCommand : public Command {
                   "Control tokens written in the prompt count as such; otherwise text is text");
     app->add_option("-n,--max-tokens", flags_.max_tokens,
                     "Most tokens to generate (default: until a stop id or the context ends)")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0, std::numeric_limits<int>::max()));
     app->add_option("--stop", flags_.stop, "End before this text; may be given several times")
         ->take_all()
         ->allow_extra_args(false);

@@ -204,7 +204,8 @@ void InstanceDirectory::publish(const InstanceInfo& info) const {
     std::ofstream out(temporary);
     out << boost::json::serialize(object) << "\n";
     out.flush();
-    if (!out) throw StartError(fmt::format("cannot write {}", temporary.native()));
+    if (!out)
+      throw StartError(fmt::format("cannot write {}: {}", temporary.native(), last_error()));
   }
   if (::rename(temporary.c_str(), (path_ / kInfoName).c_str()) != 0) {
     throw StartError(

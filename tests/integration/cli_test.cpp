@@ -105,7 +105,8 @@ TEST_F(GenerateTest, GivesExactlyAsManyTokensAsAskedFor) {
     EXPECT_EQ(object.at("finish_reason").as_string(), "length");
     EXPECT_EQ(quiet({"-p", kPrompt, "-n", std::to_string(n)}).out, texts[static_cast<size_t>(n)]);
   }
-  expect_error({"-p", kPrompt, "-n", "-1"}, 2, {"--max-tokens"});
+  expect_error({"-p", kPrompt, "-n", "-1"}, 2,
+               {"--max-tokens: Value -1 not in range 0 to 2147483647\n"});
 }
 
 struct StopCase {
