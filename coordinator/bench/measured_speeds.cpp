@@ -12,6 +12,7 @@
 
 #include "base/exit_code.h"
 #include "coordinator/bench/device_speed.h"
+#include "coordinator/console/output.h"
 #include "coordinator/workers/child_process.h"
 #include "shared/control/parent_process.h"
 
@@ -97,7 +98,7 @@ std::vector<DeviceValue<double>> measure_speeds(const std::vector<DeviceSpec>& d
     if (known) continue;
     const DeviceSpeed speed = measure_in_child({.id = device.id}, program);
     speeds.push_back({device, speed.copy_bytes_per_s * 1e-9});
-    fmt::print(stderr, "{} copies {:.0f} GB/s\n", device.id, speeds.back().value);
+    write_stderr(fmt::format("{} copies {:.0f} GB/s\n", device.id, speeds.back().value));
   }
   return speeds;
 }

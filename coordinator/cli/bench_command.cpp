@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -107,6 +108,7 @@ class BenchCommand : public Command {
   bool json() const override { return flags_.json == "-"; }
 
   int run() override {
+    check_outputs_differ();
     const std::vector<RunOptions> runs = options_of_sets();
     const RunOptions& first = runs.front();
     const Checkpoint checkpoint = Checkpoint::open(first.model_directory, first.load_format);
@@ -128,7 +130,7 @@ class BenchCommand : public Command {
     measure_devices(runs, result);
     const std::vector<std::string> names = split_sets(flags_.engine.devices);
     for (size_t i = 0; i < runs.size(); ++i) {
-      if (!flags_.quiet) fmt::print(stderr, "{}\n", names[i]);
+      if (!flags_.quiet) write_stderr(names[i] + "\n");
       result.sets.push_back(run_bench(runs[i], checkpoint, flags_.bench, display));
       result.sets.back().devices = names[i];
     }
@@ -174,6 +176,19 @@ class BenchCommand : public Command {
 
   std::vector<std::pair<std::string, std::string>> outputs() const {
     return {{"--json", flags_.json}, {"--csv", flags_.csv}, {"--svg", flags_.svg}};
+  }
+
+  // Only the last of two reports would be left.
+  void check_outputs_differ() const {
+    std::map<std::filesystem::path, std::string> flags;
+    for (const auto& [flag, path] : outputs()) {
+      if (path.empty() || path == "-") continue;
+      const auto file = std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+      const auto [other, first] = flags.emplace(file, flag);
+      if (!first)
+        throw UsageError(
+            fmt::format("{} and {} name the same file: {}", other->second, flag, path));
+    }
   }
 
   static void measure_devices(const std::vector<RunOptions>& runs, BenchResult& result) {

@@ -184,7 +184,7 @@ class ChatCommand : public Command {
       ChatSession session(engine_run, tokenizer, prompts, std::move(request), flags_);
       LineEditor editor("> ", engine_run.stop_fd());
       if (editor.interactive())
-        fmt::print(stderr, "Type a message; /help lists commands, Ctrl-D leaves.\n");
+        write_stderr("Type a message; /help lists commands, Ctrl-D leaves.\n");
       for (auto line = editor.read(); line && session.follow(*line); line = editor.read()) continue;
       cancelled = engine_run.cancelled();
       if (cancelled == 0) engine_run.throw_failure();

@@ -12,6 +12,7 @@
 #include "coordinator/run/automatic_devices.h"
 #include "coordinator/run/device_memory.h"
 #include "kernels/ops/step.h"
+#include "shared/control/instance_directory.h"
 
 namespace convoy {
 namespace {
@@ -100,6 +101,14 @@ Tokenizer load_tokenizer(const RunOptions& options, std::string_view command) {
                     file.native(), command));
   }
   return Tokenizer::load(options.model_directory);
+}
+
+CLI::Validator instance_name_check() {
+  return {[](std::string& name) -> std::string {
+            const Status status = check_instance_name(name);
+            return status ? "" : status.error();
+          },
+          ""};
 }
 
 void add_runtime_dir_option(CLI::App& command, EnvironmentTwins& twins, std::string& runtime_dir) {
@@ -330,12 +339,16 @@ void add_run_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& fl
                        "CUDA stages launch every kernel by itself instead of replaying graphs"),
       "NO_CUDA_GRAPH");
   add_doorbell_option(command, twins, flags.doorbell);
-  twins.add(command.add_option(
-                "--attach", flags.attach,
-                "Use the waiting workers of this pool (convoy up) for the stages after the first"),
+  twins.add(command
+                .add_option("--attach", flags.attach,
+                            "Use the waiting workers of this pool (convoy up) for the stages after "
+                            "the first")
+                ->check(instance_name_check()),
             "ATTACH");
-  twins.add(command.add_option("--instance", flags.instance,
-                               "Name of this run for convoy health (default: run-<pid>)"),
+  twins.add(command
+                .add_option("--instance", flags.instance,
+                            "Name of this run for convoy health (default: run-<pid>)")
+                ->check(instance_name_check()),
             "INSTANCE");
   add_runtime_dir_option(command, twins, flags.runtime_dir);
   add_log_level_option(command, twins, flags.log_level);

@@ -62,6 +62,9 @@ struct EngineFlags {
   std::string log_level = "warning";
 };
 
+/// For options that name an instance.
+CLI::Validator instance_name_check();
+
 void add_runtime_dir_option(CLI::App& command, EnvironmentTwins& twins, std::string& runtime_dir);
 void add_log_level_option(CLI::App& command, EnvironmentTwins& twins, std::string& level);
 /// -m, --load-format, --devices, -c, --prefill-chunk, --link, and how layers and memory are dealt

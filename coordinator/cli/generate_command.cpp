@@ -8,7 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -18,6 +18,7 @@
 #include "coordinator/cli/generate_report.h"
 #include "coordinator/cli/sampling_flags.h"
 #include "coordinator/console/end_by_signal.h"
+#include "coordinator/console/input.h"
 #include "coordinator/console/output.h"
 #include "coordinator/generate/batch.h"
 #include "coordinator/generate/generation.h"
@@ -56,8 +57,7 @@ struct GenerateFlags {
 constexpr const char* kAnswerEnd = "\n\f\n";
 
 std::string read_input(const std::string& flag, const std::string& path) {
-  if (path == "-")
-    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  if (path == "-") return read_stdin();
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     throw UsageError(fmt::format("--prompt-file {}: is a directory", path));
@@ -122,7 +122,7 @@ class GenerateCommand : public Command {
                   "Control tokens written in the prompt count as such; otherwise text is text");
     app->add_option("-n,--max-tokens", flags_.max_tokens,
                     "Most tokens to generate (default: until a stop id or the context ends)")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0, std::numeric_limits<int>::max()));
     app->add_option("--stop", flags_.stop, "End before this text; may be given several times")
         ->take_all()
         ->allow_extra_args(false);
@@ -133,7 +133,7 @@ class GenerateCommand : public Command {
                "With --json: log-probability of each token, and of this many of the likeliest")
             ->check(CLI::Range(0, 20));
     app->add_flag("--print-token-ids", flags_.print_token_ids,
-                  "Print token ids, one a line, instead of text");
+                  "Print token ids, one a line, instead of text (with --stop: at the end)");
     app->add_flag("--json", flags_.json,
                   "Print one JSON object at the end instead of streaming text");
     app->add_flag("--quiet", flags_.quiet, "No progress and no summary");
@@ -207,6 +207,8 @@ class GenerateCommand : public Command {
 
   void take_state(GenerationRequest& request, const Checkpoint& checkpoint,
                   const Tokenizer& tokenizer, const StagePlan& plan) const {
+    // A long answer whose state could not be written would be for nothing.
+    if (save_state_->count() > 0) check_state_target(flags_.save_state);
     request.save_state = flags_.save_state;
     request.model = model_fingerprint(checkpoint);
     if (load_state_->count() == 0) return;
@@ -281,7 +283,7 @@ class GenerateCommand : public Command {
             return !(reader_gone = !show_answer(index, answer, prompts[index], options));
           });
       refused = counts.refused;
-      if (!flags_.quiet) fmt::print(stderr, "{}", batch_summary(counts, run, run.stage_reports()));
+      if (!flags_.quiet) write_stderr(batch_summary(counts, run, run.stage_reports()));
       signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
     }
     if (signal_to_raise != 0) end_by_signal(signal_to_raise);
@@ -318,7 +320,7 @@ class GenerateCommand : public Command {
   bool show_answer(size_t index, const BatchAnswer& answer, const BatchPrompt& prompt,
                    const RunOptions& options) const {
     if (!answer.refusal.empty())
-      fmt::print(stderr, "convoy: line {}: {}\n", index + 1, answer.refusal);
+      write_stderr(fmt::format("convoy: line {}: {}\n", index + 1, answer.refusal));
     std::string text;
     if (flags_.json) {
       text = batch_answer_json(index + 1, answer, prompt, options) + "\n";
@@ -334,6 +336,8 @@ class GenerateCommand : public Command {
   GenerationRequest common_request(const Checkpoint& checkpoint) const {
     GenerationRequest request;
     if (flags_.max_tokens >= 0) request.max_tokens = flags_.max_tokens;
+    if (const Status status = check_stop_strings(flags_.stop); !status)
+      throw UsageError(fmt::format("--stop: {}", status.error()));
     request.stop_strings = flags_.stop;
     if (!flags_.ignore_eos) request.stop_ids = checkpoint.config().stop_token_ids;
     request.sampling = flags_.sampling.resolve(checkpoint.directory());
@@ -377,8 +381,12 @@ class GenerateCommand : public Command {
   bool show(int32_t id, std::string_view text) const {
     if (flags_.json) return true;
     if (!flags_.print_token_ids) return text.empty() || write_stdout(text) == WriteResult::written;
-    return id < 0 || write_stdout(fmt::format("{}\n", id)) == WriteResult::written;
+    if (id < 0 || ids_at_end()) return true;
+    return write_stdout(fmt::format("{}\n", id)) == WriteResult::written;
   }
+
+  // A stop string takes back tokens that came before it was complete.
+  bool ids_at_end() const { return flags_.print_token_ids && !flags_.stop.empty(); }
 
   bool finish(EngineRun& run, const GenerationRequest& request, const GenerationResult& result,
               const RunOptions& options) const {
@@ -387,10 +395,14 @@ class GenerateCommand : public Command {
     if (flags_.json) {
       written = write_stdout(generation_json(result, request, run, stages, options) + "\n") ==
                 WriteResult::written;
+    } else if (ids_at_end()) {
+      std::string ids;
+      for (const int32_t id : result.token_ids) ids += fmt::format("{}\n", id);
+      written = write_stdout(ids) == WriteResult::written;
     } else if (!flags_.print_token_ids && ::isatty(STDOUT_FILENO) != 0) {
       written = write_stdout("\n") == WriteResult::written;
     }
-    if (!flags_.quiet) fmt::print(stderr, "{}", generation_summary(result, request, run, stages));
+    if (!flags_.quiet) write_stderr(generation_summary(result, request, run, stages));
     return written;
   }
 

@@ -14,6 +14,12 @@ namespace {
 
 namespace json = boost::json;
 
+// JSON has no infinity, which bans or forces a token: it is written as --logit-bias reads it.
+json::value number_or_word(double value) {
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
 // The options in force; a greedy choice depends on nothing but bias and penalties.
 json::object sampling_json(const SamplingOptions& o) {
   json::object object{{"greedy", o.is_greedy()}};
@@ -28,7 +34,7 @@ json::object sampling_json(const SamplingOptions& o) {
   object["frequency_penalty"] = o.frequency_penalty;
   object["repetition_penalty"] = o.repetition_penalty;
   json::object bias;
-  for (const auto& [id, value] : o.logit_bias) bias[std::to_string(id)] = value;
+  for (const auto& [id, value] : o.logit_bias) bias[std::to_string(id)] = number_or_word(value);
   object["logit_bias"] = bias;
   return object;
 }

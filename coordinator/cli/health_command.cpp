@@ -214,7 +214,8 @@ class HealthCommand : public Command {
   explicit HealthCommand(CLI::App& parent) {
     app = parent.add_subcommand(
         "health", "Ask every stage of the running instances how it is; exit 0 only if all is well");
-    app->add_option("--instance", instance_, "Ask this instance only");
+    app->add_option("--instance", instance_, "Ask this instance only")
+        ->check(instance_name_check());
     add_runtime_dir_option(*app, twins, runtime_dir_);
     app->add_flag("--json", json_, "Print one JSON object");
   }

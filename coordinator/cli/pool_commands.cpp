@@ -33,7 +33,9 @@ class UpCommand : public Command {
     app = parent.add_subcommand(
         "up",
         "Start one stage worker per device that waits to be attached (generate --attach NAME)");
-    app->add_option("name", name_, "Name of the pool")->capture_default_str();
+    app->add_option("name", name_, "Name of the pool")
+        ->check(instance_name_check())
+        ->capture_default_str();
     twins.add(app->add_option("--devices", devices_, "One worker per entry, as for generate")
                   ->capture_default_str(),
               "DEVICES");
@@ -119,7 +121,9 @@ class DownCommand : public Command {
  public:
   explicit DownCommand(CLI::App& parent) {
     app = parent.add_subcommand("down", "End the workers of a pool");
-    app->add_option("name", name_, "Name of the pool")->capture_default_str();
+    app->add_option("name", name_, "Name of the pool")
+        ->check(instance_name_check())
+        ->capture_default_str();
     add_runtime_dir_option(*app, twins, runtime_dir_);
   }
 

@@ -131,8 +131,8 @@ class ProbeCommand : public Command {
     options_.program = std::filesystem::read_symlink("/proc/self/exe");
     options_.devices = chosen_devices();
     options_.doorbell = resolve_doorbell(doorbell_, options_.devices.front().kind, twins);
-    const ProbeResult result = probe(
-        options_, [](const std::string& what) { fmt::print(stderr, "measuring {}\n", what); });
+    const ProbeResult result =
+        probe(options_, [](const std::string& what) { write_stderr("measuring " + what + "\n"); });
     std::string text = json_ ? probe_json(result) : device_table(result);
     if (!json_ && has_peers(result)) text += "\n" + peer_table(result);
     if (!json_) text += "\n" + link_table(result);

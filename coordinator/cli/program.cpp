@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <csignal>
-#include <cstdio>
 #include <iostream>
 #include <new>
 
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "coordinator/cli/commands.h"
+#include "coordinator/cli/number_options.h"
 #include "coordinator/console/end_by_signal.h"
 #include "coordinator/console/output.h"
 #include "coordinator/version.h"
@@ -33,7 +33,7 @@ void write_json_error(ExitCode code, const std::string& message) {
 }
 
 int report(const FatalError& error, bool json) {
-  fmt::print(stderr, "convoy: {}\n", error.what());
+  write_stderr(fmt::format("convoy: {}\n", error.what()));
   if (json) write_json_error(error.code(), error.what());
   return static_cast<int>(error.code());
 }
@@ -86,6 +86,7 @@ int run_convoy(int argc, char** argv) {
         add_detokenize_command}) {
     commands.push_back(add(app));
   }
+  read_numbers_as_written(app);
   // CLI11 would only say that a command is missing.
   if (argc > 1 && argv[1][0] != '-' &&
       std::none_of(commands.begin(), commands.end(),

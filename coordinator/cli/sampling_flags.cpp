@@ -59,7 +59,8 @@ void SamplingFlags::add_to(CLI::App& command) {
       ->group(kGroup);
   command
       .add_option("--logit-bias", logit_bias_,
-                  "ID=VALUE, added to a token's logit; may be given several times")
+                  "ID=VALUE, added to a token's logit (-inf bans it, inf forces it); may be given "
+                  "several times")
       ->take_all()
       ->allow_extra_args(false)
       ->group(kGroup);
@@ -86,7 +87,11 @@ SamplingOptions SamplingFlags::resolve(const std::filesystem::path& model_direct
   take("--presence-penalty", options.presence_penalty, presence_);
   take("--frequency-penalty", options.frequency_penalty, frequency_);
   take("--repetition-penalty", options.repetition_penalty, repetition_);
-  for (const std::string& text : logit_bias_) options.logit_bias.insert(parse_bias(text));
+  for (const std::string& text : logit_bias_) {
+    const auto [id, bias] = parse_bias(text);
+    if (!options.logit_bias.emplace(id, bias).second)
+      throw UsageError(fmt::format("--logit-bias: token {} is named twice", id));
+  }
   if (greedy_) options.greedy = true;
   if (command_->count("--seed") == 0) options.seed = random_seed();
   if (const Status status = options.validate(std::numeric_limits<int>::max()); !status)

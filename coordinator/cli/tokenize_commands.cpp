@@ -5,20 +5,15 @@
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <charconv>
-#include <iostream>
-#include <iterator>
 
 #include "base/exit_code.h"
 #include "coordinator/cli/commands.h"
+#include "coordinator/console/input.h"
 #include "coordinator/console/output.h"
 #include "coordinator/text/tokenizer.h"
 
 namespace convoy {
 namespace {
-
-std::string read_stdin() {
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-}
 
 /// What both commands share: the model whose tokenizer is used, and where the input comes from.
 class TokenizerCommand : public Command {

@@ -10,22 +10,35 @@
 #include "base/exit_code.h"
 
 namespace convoy {
+namespace {
 
-WriteResult write_stdout(std::string_view text) {
+// 0, or the errno that ended it.
+int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
+    const ssize_t count = ::write(fd, text.data(), text.size());
     if (count >= 0) {
       text.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EPIPE) {
-      return WriteResult::closed;
     } else if (errno == EAGAIN) {
-      pollfd fd{STDOUT_FILENO, POLLOUT, 0};
-      ::poll(&fd, 1, -1);
+      pollfd ready{fd, POLLOUT, 0};
+      ::poll(&ready, 1, -1);
     } else if (errno != EINTR) {
-      throw StartError(fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+      return errno;
     }
   }
+  return 0;
+}
+
+}  // namespace
+
+WriteResult write_stdout(std::string_view text) {
+  const int error = write_all(STDOUT_FILENO, text);
+  if (error == EPIPE) return WriteResult::closed;
+  if (error != 0) throw StartError(fmt::format("cannot write to stdout: {}", std::strerror(error)));
   return WriteResult::written;
+}
+
+void write_stderr(std::string_view text) {
+  write_all(STDERR_FILENO, text);
 }
 
 }  // namespace convoy

@@ -1,4 +1,4 @@
-// Text to stdout, and what happens when nobody reads it.
+// Text to stdout and stderr, and what happens when nobody reads it.
 #pragma once
 
 #include <string_view>
@@ -10,5 +10,9 @@ enum class WriteResult { written, closed };
 /// Writes all of `text` to stdout at once. `closed`: the reader is gone (EPIPE). Throws StartError
 /// on any other error, such as a full disk.
 [[nodiscard]] WriteResult write_stdout(std::string_view text);
+
+/// Writes a message to stderr. What cannot be written is dropped: a message never changes what the
+/// program does.
+void write_stderr(std::string_view text);
 
 }  // namespace convoy

@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+
+#include "coordinator/console/output.h"
 
 namespace convoy {
 namespace {
@@ -59,7 +60,7 @@ void ProgressDisplay::draw() {
       text += fmt::format(" stage {} {:.0f}%", rank, 100 * share(states_[rank]));
     text += "\n";
   }
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  write_stderr(text);
 }
 
 }  // namespace convoy

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 
 #include "base/exit_code.h"
 #include "coordinator/workers/child_process.h"
+#include "coordinator/workers/worker_pool.h"
 #include "shared/control/instance_directory.h"
 #include "shared/ipc/shared_region.h"
 #include "shared/plan/visible_devices.h"
@@ -28,6 +30,40 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPairTimeout = std::chrono::minutes(5);
 constexpr int kEndMs = 10'000;
 constexpr int kWaitSpins = 2000;  // as in a run
+
+// Holds Ctrl-C and SIGTERM back, so that the folder goes before the program does. Declared before
+// what is to go first; a signal that nobody took ends the program when this ends.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &held, &before_);
+    fd_.reset(::signalfd(-1, &held, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!fd_) {
+      const int error = errno;
+      pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+      throw StartError(fmt::format("signalfd: {}", std::strerror(error)));
+    }
+  }
+  ~HeldSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+  int fd() const { return fd_.get(); }
+  // Throws Cancelled where one has come.
+  void check() const {
+    signalfd_siginfo info{};
+    if (::read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info)))
+      throw Cancelled(static_cast<int>(info.ssi_signo));
+  }
+
+ private:
+  sigset_t before_{};
+  UniqueFd fd_;
+};
 
 // A child and what it has said so far.
 struct End {
@@ -97,15 +133,17 @@ class Pair {
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
 
-  // Until both have ended.
-  void wait() {
+  // Until both have ended. Throws Cancelled after a signal.
+  void wait(const HeldSignals& signals) {
     const auto deadline = Clock::now() + kPairTimeout;
     while (!ends_[0].ended || !ends_[1].ended) {
-      std::array<pollfd, 2> ready{};
+      std::array<pollfd, 3> ready{};
       for (size_t i = 0; i < 2; ++i)
         ready[i] = {ends_[i].ended ? -1 : ends_[i].output.get(), POLLIN, 0};
+      ready[2] = {signals.fd(), POLLIN, 0};
       if (::poll(ready.data(), ready.size(), 1000) < 0 && errno != EINTR)
         throw StartError(fmt::format("poll: {}", std::strerror(errno)));
+      signals.check();
       for (size_t i = 0; i < 2; ++i) {
         if (ready[i].revents != 0) read_output(ends_[i]);
         check(ends_[i]);
@@ -194,6 +232,7 @@ ProbeResult probe(const ProbeOptions& options,
   std::vector<LinkWish> wishes{LinkWish::pinned};
   if (!cpu) wishes.push_back(LinkWish::peer);
 
+  const HeldSignals signals;
   const InstanceDirectory folder =
       InstanceDirectory::create(options.runtime_root, fmt::format("probe-{}", ::getpid()));
   folder.publish({.name = folder.name(), .kind = "probe", .members = {}});
@@ -212,7 +251,7 @@ ProbeResult probe(const ProbeOptions& options,
           "{} and {}, {}", ends[from].id, ends[to].id,
           cpu ? "shared memory" : (wish == LinkWish::pinned ? "pinned" : "device memory")));
       Pair pair(options, folder.path(), common, ends[from], ends[to]);
-      pair.wait();
+      pair.wait(signals);
       result.devices[from] = pair.first().device.value();
       result.devices[to] = pair.second().device.value();
       result.links.push_back(direction(pair.first(), from, to));

@@ -1,10 +1,8 @@
 #include "coordinator/run/automatic_devices.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstdio>
 
+#include "coordinator/console/output.h"
 #include "coordinator/run/device_memory.h"
 #include "shared/model/model_config.h"
 #include "shared/plan/device_choice.h"
@@ -32,7 +30,7 @@ std::vector<DeviceSpec> automatic_devices(RunOptions& options) {
   if (gpus.empty()) {
     // Where a driver is, somebody expects its devices to be used.
     if (const std::string why = why_no_gpus(); !why.empty())
-      fmt::print(stderr, "devices: cpu: {}\n", why);
+      write_stderr(fmt::format("devices: cpu: {}\n", why));
     return {cpu};
   }
 
@@ -54,7 +52,7 @@ std::vector<DeviceSpec> automatic_devices(RunOptions& options) {
   };
   const DeviceChoice choice = choose_devices(offers, options.allow_mixed_architectures,
                                              static_cast<size_t>(config.num_layers), holds);
-  fmt::print(stderr, "devices: {}\n", choice.reason);
+  write_stderr("devices: " + choice.reason + "\n");
   keep_values_of(choice.devices, options.memory_limits);
   keep_values_of(choice.devices, options.device_speeds);
   return choice.devices;

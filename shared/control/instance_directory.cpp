@@ -104,14 +104,6 @@ void sweep(const fs::path& root) {
   }
 }
 
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxNameLength && name.front() != '.' &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '-' || c == '_' || c == '.';
-         });
-}
-
 void prepare_root(const fs::path& root) {
   std::error_code error;
   fs::create_directories(root.parent_path(), error);
@@ -131,12 +123,23 @@ fs::path runtime_root(const std::string& flag) {
   return fmt::format("/tmp/convoy-{}", ::geteuid());
 }
 
+Status check_instance_name(const std::string& name) {
+  if (!name.empty() && name.size() <= kMaxNameLength && name.front() != '.' &&
+      std::all_of(name.begin(), name.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '-' || c == '_' || c == '.';
+      }))
+    return {};
+  return Error{
+      fmt::format("instance name '{}' is not a word of 1 to {} letters, digits, '-', '_' and '.'",
+                  name, kMaxNameLength)};
+}
+
 InstanceDirectory InstanceDirectory::create(const fs::path& wanted_root,
                                             const std::string& wanted) {
-  if (!wanted.empty() && !is_plain_name(wanted)) {
-    throw StartError(
-        fmt::format("instance name '{}' is not a word of 1 to {} letters, digits, '-', '_' and '.'",
-                    wanted, kMaxNameLength));
+  if (!wanted.empty()) {
+    if (const Status status = check_instance_name(wanted); !status)
+      throw StartError(status.error());
   }
   const fs::path root = without_trailing_slash(wanted_root);
   prepare_root(root);
@@ -201,7 +204,8 @@ void InstanceDirectory::publish(const InstanceInfo& info) const {
     std::ofstream out(temporary);
     out << boost::json::serialize(object) << "\n";
     out.flush();
-    if (!out) throw StartError(fmt::format("cannot write {}", temporary.native()));
+    if (!out)
+      throw StartError(fmt::format("cannot write {}: {}", temporary.native(), last_error()));
   }
   if (::rename(temporary.c_str(), (path_ / kInfoName).c_str()) != 0) {
     throw StartError(

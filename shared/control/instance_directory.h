@@ -34,6 +34,10 @@ struct InstanceInfo {
 /// is created.
 std::filesystem::path runtime_root(const std::string& flag);
 
+/// An instance's name is a word of at most 32 letters, digits, '-', '_' and '.', not '.' first. The
+/// error names it and says so.
+Status check_instance_name(const std::string& name);
+
 /// Owner of one instance's folder <root>/<name>. Moved-from: owns nothing.
 ///
 /// The lock in the folder is held while any process that inherited lock_fd() lives. Destroying the
@@ -42,8 +46,8 @@ class InstanceDirectory {
  public:
   /// Creates <root> (0700) and the folder, after sweeping the folders of dead instances. `name`
   /// empty: made from the pid. Throws StartError: root is a link, not a directory, another user's,
-  /// or open to others; the name is in use by a living instance or by something else, or is no
-  /// plain word of at most 32 letters, digits, '-', '_' and '.'.
+  /// or open to others; the name is in use by a living instance or by something else, or
+  /// check_instance_name() refuses it.
   static InstanceDirectory create(const std::filesystem::path& root, const std::string& name);
   InstanceDirectory(InstanceDirectory&&) noexcept = default;
   InstanceDirectory& operator=(InstanceDirectory&&) = delete;

@@ -11,7 +11,8 @@ namespace convoy {
 
 class WaiterRelease {
  public:
-  /// `release` calls StageLinkEnd::release_waiters(); it runs on several threads.
+  /// `release` calls StageLinkEnd::release_waiters(); it runs on several threads. The thread that
+  /// goes on releasing starts here, where it may fail (std::system_error): an end needs none.
   explicit WaiterRelease(std::function<void()> release);
   /// After it no release runs any more.
   ~WaiterRelease();
@@ -26,9 +27,10 @@ class WaiterRelease {
 
   std::function<void()> release_;
   std::mutex mutex_;
-  std::condition_variable ended_changed_;
+  std::condition_variable changed_;
+  bool begun_ = false;
   bool ended_ = false;
-  std::thread thread_;
+  std::thread thread_;  // last: it uses the others
 };
 
 }  // namespace convoy

@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr uint32_t kMaxLayers = 4096;
 constexpr uint32_t kMaxTokens = 1U << 26;
 constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr int kMostLinks = 40;  // as many as the kernel follows
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& what) {
   throw StartError(fmt::format("state {}: {}", path.native(), what));
@@ -98,20 +99,59 @@ std::vector<StateSection> read_table(const UniqueFd& file, const StateHeader& he
   return table;
 }
 
+// The file that `path` leads to, which need not exist: realpath() would want it to.
+fs::path follow_links(const fs::path& path) {
+  fs::path target = path;
+  for (int links = 0; links <= kMostLinks; ++links) {
+    std::error_code error;
+    const fs::path link = fs::read_symlink(target, error);
+    if (error) return target;
+    target = target.parent_path() / link;
+  }
+  errno = ELOOP;
+  refuse_system(path, "cannot be written");
+}
+
+// A rename would put the file in the place of a device, a pipe or a socket.
+fs::path target_of(const fs::path& path) {
+  fs::path target = follow_links(path);
+  struct stat status {};
+  if (!target.has_filename() || (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)))
+    refuse(path, "is no regular file");
+  return target;
+}
+
+fs::path temporary_of(const fs::path& target) {
+  return target.native() + fmt::format(".{}.part", ::getpid());
+}
+
+UniqueFd create(const fs::path& temporary, const fs::path& path) {
+  UniqueFd file(::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) refuse_system(path, "cannot be written");
+  return file;
+}
+
 }  // namespace
+
+void check_state_target(const fs::path& path) {
+  // Permissions alone do not say what a file system takes.
+  const fs::path temporary = temporary_of(target_of(path));
+  create(temporary, path);
+  ::unlink(temporary.c_str());
+}
 
 StateFileWriter::StateFileWriter(const fs::path& path, const ModelConfig& config,
                                  StateDescription description)
     : path_(path),
-      temporary_(path.native() + fmt::format(".{}.part", ::getpid())),
+      target_(target_of(path)),
+      temporary_(temporary_of(target_)),
       description_(std::move(description)),
       layout_(state_layout(config, description_.kv_dtype, description_.tokens())),
       hashed_(layout_.layers.size(), false) {
   CONVOY_CHECK(description_.ids.size() >= 2 && description_.prompt_tokens >= 1 &&
                    description_.prompt_tokens <= description_.tokens(),
                "a state of at least one token and what follows it");
-  file_ = UniqueFd(::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file_) refuse_system(path_, "cannot be written");
+  file_ = create(temporary_, path_);
   // Here, where it has a name, and not as SIGBUS or half a file later.
   if (const int error = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(layout_.file_bytes));
       error != 0) {
@@ -158,7 +198,7 @@ void StateFileWriter::commit() {
   write_at(layout_.layers.data(), table_bytes, layout_.table_offset);
   write_at(&header, sizeof(header), 0);
   if (::fsync(file_.get()) != 0) refuse_system(path_, "cannot be written");
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0)
     refuse_system(path_, "cannot take its name");
   file_ = UniqueFd();
 }

@@ -20,11 +20,15 @@ struct StateDescription {
   uint32_t tokens() const { return static_cast<uint32_t>(ids.size() - 1); }
 };
 
-/// Writes beside `path` and takes that name in commit(). Destroyed before: nothing is left.
-/// Move-only.
+/// Whether a state can be saved as `path`, links followed: nothing is there or a regular file, and
+/// its folder can be written to. Throws StartError naming the file and the reason. Leaves nothing.
+void check_state_target(const std::filesystem::path& path);
+
+/// Writes beside the file that `path` leads to, links followed, and takes its name in commit().
+/// Destroyed before: nothing is left. Move-only.
 class StateFileWriter {
  public:
-  /// Takes the room on the disk at once. Throws StartError naming the file and the reason.
+  /// Takes the room on the disk at once. Throws StartError as check_state_target() does.
   StateFileWriter(const std::filesystem::path& path, const ModelConfig& config,
                   StateDescription description);
   StateFileWriter(const StateFileWriter&) = delete;
@@ -43,6 +47,7 @@ class StateFileWriter {
   void write_at(const void* data, size_t bytes, uint64_t offset) const;
 
   std::filesystem::path path_;
+  std::filesystem::path target_;
   std::filesystem::path temporary_;
   StateDescription description_;
   StateLayout layout_;

@@ -131,6 +131,10 @@ TEST_F(BenchTest, RefusesWhatItCannotRun) {
   refuse({"--lanes", "1,17"}, 2, "--lanes");
   refuse({"--svg", "/nowhere/chart.svg"}, 1, "--svg /nowhere/chart.svg: cannot be written");
   refuse({"--devices", "cpu;gpu"}, 2, "gpu");
+  const auto report = scratch.path() / "report";
+  refuse({"--json", report, "--csv", scratch.path() / "." / "report"}, 2,
+         "--json and --csv name the same file");
+  EXPECT_FALSE(std::filesystem::exists(report));
   refuse({"--load-format", "auto", "-m", scratch.path().native()}, 1, scratch.path().native());
 }
 

@@ -6,6 +6,8 @@
 namespace convoy::testing {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Greedy continuation of kPrompt by the bundled model, as reference.json has it: ids 11 396 282 258
 // 390 465 407 403 13 …
 constexpr const char* kNineTokens = ", there was a little girl named Lily.";
@@ -72,6 +74,19 @@ TEST_F(GenerateTest, RefusesPromptsItCannotUse) {
   }
 }
 
+TEST_F(GenerateTest, AnInputThatCannotBeReadIsNoEndOfIt) {
+  ProgramCall tokenize{.program = CONVOY_COORDINATOR,
+                       .arguments = {"tokenize", "-m", bundled_model_path().native()},
+                       .environment = {},
+                       .input = {}};
+  for (const ProgramCall& call :
+       {generate({"-n", "1"}), generate({"-n", "1", "-f", "-"}), generate({"--messages", "-"}),
+        generate({"--parallel", "2", "-n", "1"}), tokenize}) {
+    expect_error(redirected(call, "</"), 1, {"convoy: cannot read stdin: Is a directory"});
+    expect_error(redirected(call, "<&-"), 1, {"convoy: cannot read stdin: Bad file descriptor"});
+  }
+}
+
 TEST_F(GenerateTest, ControlTokensAreTextUnlessAskedFor) {
   EXPECT_EQ(as_json({"-p", "<|im_end|>", "-n", "0", "--specials"}).at("prompt_tokens").as_int64(),
             1);
@@ -90,7 +105,8 @@ TEST_F(GenerateTest, GivesExactlyAsManyTokensAsAskedFor) {
     EXPECT_EQ(object.at("finish_reason").as_string(), "length");
     EXPECT_EQ(quiet({"-p", kPrompt, "-n", std::to_string(n)}).out, texts[static_cast<size_t>(n)]);
   }
-  expect_error({"-p", kPrompt, "-n", "-1"}, 2, {"--max-tokens"});
+  expect_error({"-p", kPrompt, "-n", "-1"}, 2,
+               {"--max-tokens: Value -1 not in range 0 to 2147483647\n"});
 }
 
 struct StopCase {
@@ -132,7 +148,12 @@ TEST_F(GenerateTest, StopStringsEndTheTextBeforeThem) {
     EXPECT_TRUE(object.at("stop_id").is_null()) << c.strings.front();
     EXPECT_EQ(quiet(words).out, c.text) << c.strings.front();
   }
-  expect_error({"-p", kPrompt, "--stop", ""}, 4, {"stop string"});
+  expect_error({"-p", kPrompt, "--stop", ""}, 2, {"--stop: stop string 0 is empty"});
+  expect_error({"-p", kPrompt, "--stop", "a", "--stop", "\xFF"}, 2,
+               {"--stop: stop string 1 is not valid UTF-8"});
+  const fs::path lines = scratch.path() / "lines";
+  write_file(lines, kPrompt);
+  expect_error({"--parallel", "2", "-f", lines, "--stop", ""}, 2, {"--stop: stop string 0"});
 }
 
 TEST_F(GenerateTest, EosEndsTheTextUnlessIgnored) {
@@ -153,6 +174,21 @@ TEST_F(GenerateTest, EosEndsTheTextUnlessIgnored) {
 
 TEST_F(GenerateTest, PrintsIdsOneALine) {
   EXPECT_EQ(quiet({"-p", kPrompt, "-n", "4", "--print-token-ids"}).out, "11\n396\n282\n258\n");
+}
+
+// As many as --json and --parallel have: none of a stop string's, though they came before its end.
+TEST_F(GenerateTest, PrintsNoIdThatAStopStringCutsOff) {
+  const Words words{"-p", kPrompt, "-n", "30", "--stop", "named Lily"};
+  const auto ids = to_ids(as_json(words).at("token_ids"));
+  std::string lines;
+  for (const int id : ids) lines += std::to_string(id) + "\n";
+  Words printed = words;
+  printed.emplace_back("--print-token-ids");
+  EXPECT_EQ(quiet(printed).out, lines);
+  ProgramCall parallel = generate(
+      {"--parallel", "2", "-n", "30", "--stop", "named Lily", "--print-token-ids", "--quiet"});
+  parallel.input = kPrompt;
+  EXPECT_EQ(run(parallel).out, lines.substr(0, lines.size() - 1) + "\n\f\n");
 }
 
 TEST_F(GenerateTest, SaysProgressAndASummaryOnStderrUnlessQuiet) {
@@ -278,6 +314,63 @@ TEST_F(GenerateTest, ADeviceThatIsNotThereIsAnErrorOfTheStart) {
   }
 }
 
+TEST_F(GenerateTest, NumbersAreReadAsTheyAreWritten) {
+  const auto seed = as_json({"-p", kPrompt, "-n", "1", "--temperature", "1", "--seed", "010"});
+  EXPECT_EQ(seed.at("sampling").at("seed").to_number<uint64_t>(), 10U);
+  const auto largest =
+      as_json({"-p", kPrompt, "-n", "1", "--temperature", "1", "--seed", "18446744073709551615"});
+  EXPECT_EQ(largest.at("sampling").at("seed").to_number<uint64_t>(), UINT64_MAX);
+  expect_error({"--prompt-ids", "423,434,258,395", "-c", "003"}, 4, {"4 tokens", "holds 3"});
+  for (const char* text : {"-1", "18446744073709551616", "99999999999999999999999", "0x10", "1.5",
+                           "1e3", " 1", "+1", "1_000", ""})
+    expect_error({"-p", kPrompt, "--seed", text}, 2,
+                 {std::string("--seed: '") + text + "' is no whole number from 0 to"});
+  expect_error({"-p", kPrompt, "--top-k", "99999999999999999999"}, 2, {"--top-k"});
+  expect_error({"-p", kPrompt, "-n", "4294967296"}, 2, {"--max-tokens"});
+  expect_error({"-p", kPrompt, "-n", "0x3"}, 2, {"--max-tokens", "'0x3'"});
+  expect_error({"-p", kPrompt, "--temperature", "nan"}, 2, {"--temperature"});
+  expect_error({"-p", kPrompt, "--host-cache-gib", "nan"}, 2, {"--host-cache-gib", "'nan'"});
+  const Ended lengths = run(convoy({"bench", "-m", bundled_model_path().native(), "--devices",
+                                    "cpu", "--prompt-lengths", "8,0x10"}));
+  EXPECT_EXIT_CODE(lengths, 2);
+  EXPECT_THAT(lengths.err, ::testing::HasSubstr("--prompt-lengths: '0x10'"));
+}
+
+// What is wrong whatever the model is a usage error; what another model could do is a request that
+// this one refuses.
+TEST_F(GenerateTest, ABiasBeyondTheVocabularyIsARefusedRequest) {
+  expect_error({"-p", kPrompt, "--logit-bias", "4096=1"}, 4,
+               {"logit_bias names token 4096; allowed are 0 to 4095"});
+  expect_error({"-p", kPrompt, "--logit-bias", "-1=1"}, 2, {"logit_bias names token -1"});
+  expect_error({"-p", kPrompt, "--logit-bias", "5"}, 2, {"--logit-bias: '5' is not ID=VALUE"});
+}
+
+TEST_F(GenerateTest, ABiasIsGivenOnceATokenAndMayBeInfinite) {
+  expect_error({"-p", kPrompt, "--logit-bias", "5=1", "--logit-bias", "5=2"}, 2,
+               {"--logit-bias: token 5 is named twice"});
+  // 11 is what would follow; 5 is what has to.
+  const auto object = as_json({"-p", kPrompt, "-n", "2", "--logit-bias", "5=inf", "--logit-bias",
+                               "11=-inf", "--logit-bias", "7=0.5"});
+  EXPECT_EQ(to_ids(object.at("token_ids")), (std::vector<int>{5, 5}));
+  const json::object& bias = object.at("sampling").at("logit_bias").as_object();
+  EXPECT_EQ(bias.at("5").as_string(), "inf");
+  EXPECT_EQ(bias.at("11").as_string(), "-inf");
+  EXPECT_EQ(bias.at("7").to_number<double>(), 0.5);
+}
+
+TEST_F(GenerateTest, NamesOfInstancesAreWords) {
+  for (const std::string& name : std::vector<std::string>{
+           "", "a/b", "..", ".hidden", "a b", "\xC3\xA9", "a-name-of-33-letters-is-too-long-"}) {
+    const std::vector<std::string> said{"instance name '" + name + "' is not a word of 1 to 32"};
+    expect_error(convoy({"up", name, "--devices", "cpu"}), 2, said);
+    expect_error(convoy({"down", name}), 2, said);
+    expect_error(convoy({"health", "--instance", name}), 2, said);
+    expect_error({"-p", kPrompt, "--instance", name}, 2, said);
+    expect_error({"-p", kPrompt, "--attach", name}, 2, said);
+  }
+  EXPECT_FALSE(fs::exists(runtime));
+}
+
 TEST_F(GenerateTest, UnknownFlagsAndCommandsAreUsageErrors) {
   expect_error({"-p", "x", "--bogus"}, 2, {"--bogus"});
   expect_error({"-p", "x", "surplus"}, 2, {"surplus"});
@@ -394,7 +487,8 @@ TEST_F(TwinTest, ABadValueIsRefusedByTheVariablesName) {
       {"CONVOY_DEVICES", "cpu,0"},     {"CONVOY_DEVICES", "tpu"},
       {"CONVOY_STAGE_LAYERS", "1,x"},  {"CONVOY_MAX_CONTEXT", "many"},
       {"CONVOY_PREFILL_CHUNK", "100"}, {"CONVOY_PREFILL_CHUNK", "-1"},
-      {"CONVOY_THREADS", "0"},         {"CONVOY_LOG_LEVEL", "loud"}};
+      {"CONVOY_THREADS", "0"},         {"CONVOY_THREADS", "0x2"},
+      {"CONVOY_LOG_LEVEL", "loud"},    {"CONVOY_INSTANCE", "a/b"}};
   for (const auto& [variable, value] : cases) {
     const Ended ended = run(with(variable, value));
     EXPECT_EXIT_CODE(ended, 2);

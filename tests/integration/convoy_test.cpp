@@ -74,6 +74,14 @@ ProgramCall ConvoyTest::generate(Words words) const {
   return call;
 }
 
+ProgramCall ConvoyTest::redirected(ProgramCall call, const std::string& redirections) {
+  Words words{"-c", "exec \"$0\" \"$@\" " + redirections, call.program.native()};
+  words.insert(words.end(), call.arguments.begin(), call.arguments.end());
+  call.program = "/bin/sh";
+  call.arguments = std::move(words);
+  return call;
+}
+
 ProgramCall ConvoyTest::held_generate(const std::string& devices, const std::string& hold,
                                       Words words) const {
   words.insert(words.end(),

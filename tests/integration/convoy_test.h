@@ -57,6 +57,9 @@ class ConvoyTest : public ::testing::Test {
   ProgramCall held_generate(const std::string& devices, const std::string& hold,
                             Words words = {}) const;
 
+  /// `call` with its standard descriptors as a shell sets them up: "2>/dev/full", "<&- >&-".
+  static ProgramCall redirected(ProgramCall call, const std::string& redirections);
+
   json::object health(const Words& words = {}) const;
   /// The stage of the instance `name` ("": of any).
   StageState stage(int rank, const std::string& name = "") const;

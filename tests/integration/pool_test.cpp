@@ -163,7 +163,7 @@ TEST_F(PoolTest, NamesAreCheckedByUpAndDownAndAttach) {
   const Ended attach = run(generate({"--attach", "nobody", "-p", kPrompt}));
   EXPECT_EXIT_CODE(attach, 1);
   EXPECT_THAT(error_line(attach.err), ::testing::HasSubstr("no pool 'nobody' is running"));
-  EXPECT_EXIT_CODE(run(convoy({"up", "../evil"})), 1);
+  EXPECT_EXIT_CODE(run(convoy({"up", "../evil"})), 2);
 
   Process coordinator(held_generate(cpus(2), "1:decode:3", {"--instance", "run"}));
   await_state(1, "held", "run");

@@ -69,17 +69,14 @@ TEST_F(ProbeTest, LinkFlagsAreCheckedAgainstTheDevices) {
   EXPECT_EQ(run(generate(fine)).out, ", there was a little girl named Lily.");
 }
 
-TEST_F(ProbeTest, AnInterruptLeavesNoProcess) {
-  Process probing(convoy({"probe", "--devices", "cpu", "--rounds", "100000"}));
-  ASSERT_TRUE(eventually([&] { return !leftover_folders().empty(); }));
-  probing.signal(SIGINT);
-  const Ended ended = probing.wait();
-  EXPECT_TRUE(ended.signal == SIGINT);
-  // The folder of a program that was killed goes with the next command's sweep.
-  ASSERT_TRUE(eventually([&] {
-    run(convoy({"health"}));
-    return leftover_folders().empty();
-  }));
+TEST_F(ProbeTest, ASignalLeavesNoProcessAndNoFolder) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Process probing(convoy({"probe", "--devices", "cpu", "--rounds", "100000"}));
+    ASSERT_TRUE(eventually([&] { return children_of(probing.pid()).size() == 2; }));
+    probing.signal(signal);
+    EXPECT_EQ(probing.wait().signal, signal);
+    expect_nothing_left();
+  }
 }
 
 }  // namespace

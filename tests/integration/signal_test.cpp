@@ -11,6 +11,8 @@
 namespace convoy::testing {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct Stop {
   int signal;
   std::string phase;
@@ -61,7 +63,16 @@ INSTANTIATE_TEST_SUITE_P(Phases, StopTest, ::testing::ValuesIn(stops()), [](cons
          test.param.phase + "Held" + std::to_string(test.param.held);
 });
 
-using SignalTest = ConvoyTest;
+class SignalTest : public ConvoyTest {
+ protected:
+  /// `convoy WORDS` for commands without a runtime directory.
+  static ProgramCall program(Words words) {
+    return {.program = CONVOY_COORDINATOR,
+            .arguments = std::move(words),
+            .environment = {},
+            .input = {}};
+  }
+};
 
 TEST_F(SignalTest, AStoppedWorkerIsReportedAndCtrlCStillEndsEverything) {
   Process coordinator(held_generate(cpus(3), "0:decode:3"));
@@ -138,6 +149,90 @@ TEST_F(SignalTest, AFullOutputIsAnErrorThatIsSaid) {
     EXPECT_EXIT_CODE(ended, 1);
     EXPECT_THAT(ended.err, ::testing::HasSubstr("cannot write to stdout: No space left on device"));
   }
+}
+
+TEST_F(SignalTest, AMessageThatCannotBeWrittenChangesNothing) {
+  const fs::path prompts = scratch.path() / "prompts";
+  write_file(prompts, "Once upon a time\n\n");
+  const fs::path chart = scratch.path() / "bench.json";
+  struct Case {
+    ProgramCall call;
+    int code;
+    std::optional<std::string> out;
+  };
+  const std::vector<Case> cases{
+      {generate({"-p", kPrompt, "-n", "3"}), 0, ", there was"},
+      {generate({"-p", kPrompt, "-m", "/nowhere"}), 1, ""},
+      {generate({"-p", kPrompt, "--bogus"}), 2, ""},
+      {generate({"--parallel", "2", "-n", "3", "-f", prompts}), 4, ", there was\n\f\n\n\f\n"},
+      {convoy({"bench", "-m", bundled_model_path().native(), "--devices", "cpu", "--prompt-lengths",
+               "8", "--decode-lengths", "1", "--warm-up", "0", "--repetitions", "1", "--json",
+               chart}),
+       0, std::nullopt},
+      {convoy({"probe", "--devices", "cpu", "--rounds", "1"}), 0, std::nullopt},
+      {convoy({"health"}), 1, ""},
+      {convoy({"down", "nobody"}), 1, ""},
+      {convoy({"up", "pool", "--devices", "tpu"}), 2, ""},
+      {program({"tokenize", "-m", "/nowhere", "x"}), 1, ""},
+      {program({"state", "show", "/nowhere"}), 1, ""},
+      {program({"fly"}), 2, ""}};
+  for (const auto& [call, code, out] : cases) {
+    for (const char* redirection : {"2>/dev/full", "2>&-"}) {
+      const Ended ended = run(redirected(call, redirection));
+      EXPECT_EXIT_CODE(ended, code) << call.arguments.front() << " " << redirection;
+      if (out) {
+        EXPECT_EQ(ended.out, *out) << call.arguments.front() << " " << redirection;
+      }
+    }
+  }
+}
+
+// Otherwise the first files that the program opens take their places, and the answer.
+TEST_F(SignalTest, AClosedDescriptorTakesNoFileOfTheProgram) {
+  for (const char* closed : {">&-", "<&- >&-", "<&- >&- 2>&-"}) {
+    const Ended ended = run(
+        redirected(generate({"--devices", cpus(2), "-p", kPrompt, "-n", "3", "--quiet"}), closed));
+    EXPECT_EXIT_CODE(ended, 1) << closed;
+    if (std::string(closed).find('2') == std::string::npos) {
+      EXPECT_EQ(ended.err, "convoy: cannot write to stdout: Bad file descriptor\n");
+    }
+  }
+  const Ended silent =
+      run(redirected(generate({"--devices", cpus(2), "-p", kPrompt, "-n", "3"}), "<&- 2>&-"));
+  EXPECT_EXIT_CODE(silent, 0);
+  EXPECT_EQ(silent.out, ", there was");
+}
+
+// A worker that somebody starts by hand keeps its sockets out of them, too.
+TEST_F(SignalTest, AStageWorkerOpensItsClosedDescriptors) {
+  const fs::path socket = scratch.path() / "health.sock";
+  const Process worker(redirected(
+      {.program = fs::path(CONVOY_COORDINATOR).parent_path() / "convoy-stage-worker",
+       .arguments = {"--rank", "1", "--listen", scratch.path() / "stage.sock", "--health", socket},
+       .environment = {},
+       .input = {}},
+      "<&- >&- 2>&-"));
+  ASSERT_TRUE(eventually([&] { return fs::exists(socket); }));
+  for (const char* fd : {"0", "1", "2"})
+    EXPECT_EQ(fs::read_symlink(fs::path("/proc") / std::to_string(worker.pid()) / "fd" / fd),
+              "/dev/null");
+}
+
+// Where stdout and stderr are one pipe, it is stdout that says so.
+TEST_F(SignalTest, AReaderOfBothOutputsThatGoesAwayEndsTheRunBySigpipe) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  ProgramCall call = redirected(generate({"-p", kPrompt, "-n", "200", "--ignore-eos"}), "2>&1");
+  call.stdout_fd = writer.get();
+  Process coordinator(call);
+  writer.reset();
+  char byte = 0;
+  ASSERT_EQ(::read(reader.get(), &byte, 1), 1);
+  reader.reset();
+  const Ended ended = coordinator.wait();
+  EXPECT_EQ(ended.signal, SIGPIPE) << "exit code " << ended.exit_code;
 }
 
 TEST_F(SignalTest, WorkersHaveASessionOfTheirOwnSoThatCtrlCReachesTheCoordinatorAlone) {

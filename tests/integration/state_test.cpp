@@ -193,6 +193,7 @@ TEST_F(StateTest, WhatCannotBeIsRefusedWithTheRightCode) {
       refused({"--devices", "cpu,cpu", "-p", kPrompt, "--save-state", "/nowhere/story.state"});
   EXPECT_EXIT_CODE(unwritable, 1);
   EXPECT_THAT(error_line(unwritable.err), HasSubstr("/nowhere/story.state: cannot be written"));
+  EXPECT_EQ(unwritable.out, "") << "it is known before the answer";
   EXPECT_EQ(files(), std::vector<std::string>{"story.state"}) << "nothing half-written";
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -127,6 +128,22 @@ TEST(InstanceDirectory, OnlyPlainNamesAreAccepted) {
        {std::string("a"), std::string(32, 'x'), std::string("A-b_c.9"), std::string("-x")}) {
     EXPECT_EQ(create_error(temporary.path(), name), "(no error)") << name;
   }
+}
+
+TEST(InstanceDirectory, WhatCannotBeWrittenIsNamedWithTheReason) {
+  const TemporaryDirectory temporary;
+  const auto instance = InstanceDirectory::create(temporary.path(), "one");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit nothing{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &nothing), 0);
+  const std::string error =
+      start_error([&] { instance.publish({.name = "one", .kind = "run", .members = {}}); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_EQ(error, "cannot write " + (instance.path() / ".instance.json.new").native() +
+                       ": File too large");
 }
 
 TEST(InstanceDirectory, ANameInUseIsRefusedAndStaysWhole) {

@@ -131,6 +131,26 @@ TEST(WriteStdout, AFullDiskIsAStartError) {
   EXPECT_THAT(message, HasSubstr("No space left"));
 }
 
+TEST(WriteStderr, WhatCannotBeWrittenIsDropped) {
+  const auto before = ::signal(SIGPIPE, SIG_IGN);
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const UniqueFd unwritable(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  auto [reader, writer] = make_pipe();
+  for (const int fd : {full.get(), unwritable.get(), writer.get()}) {
+    const Redirection redirection(STDERR_FILENO, fd);
+    reader.reset();
+    EXPECT_NO_THROW(write_stderr("text"));
+  }
+  ::signal(SIGPIPE, before);
+  auto [good_reader, good_writer] = make_pipe();
+  {
+    const Redirection redirection(STDERR_FILENO, good_writer.get());
+    write_stderr("text\n");
+  }
+  good_writer.reset();
+  EXPECT_EQ(read_all(good_reader), "text\n");
+}
+
 std::string progress_lines(ProgressDisplay::Mode mode) {
   auto [reader, writer] = make_pipe();
   {

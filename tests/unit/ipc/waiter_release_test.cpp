@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "shared/ipc/waiter_release.h"
@@ -24,6 +26,25 @@ TEST(WaiterReleaseTest, ReleasesAtOnceAgainAndAgainAndNeverAfterItsEnd) {
   const int at_the_end = calls;
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(calls, at_the_end);
+}
+
+// Where no thread can be made any more, a program still has to end.
+TEST(WaiterReleaseTest, BeginningNeedsNoNewThread) {
+  std::atomic<int> calls{0};
+  WaiterRelease release([&] { ++calls; });
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit full{0, before.rlim_max};  // no memory for a stack
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &full), 0);
+  bool thrown = false;
+  try {
+    release.begin();
+  } catch (const std::system_error&) {
+    thrown = true;
+  }
+  ::setrlimit(RLIMIT_AS, &before);
+  EXPECT_FALSE(thrown);
+  while (!thrown && calls < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 // The peer still lives: it drains what was sent before the release, and so writes over it.

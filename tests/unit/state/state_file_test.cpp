@@ -140,6 +140,45 @@ TEST_F(StateFile, AnOldOneStandsUntilTheNewOneIsWhole) {
   EXPECT_EQ(files().size(), 1U);
 }
 
+TEST_F(StateFile, ALinkIsFollowedAndStays) {
+  const fs::path folder = scratch.path() / "elsewhere";
+  fs::create_directory(folder);
+  for (const fs::path& leads_to : {fs::path("elsewhere/real.state"), folder / "new.state"}) {
+    fs::remove(path);
+    fs::create_symlink(leads_to, path);
+    check_state_target(path);
+    write(70, 70);
+    EXPECT_EQ(fs::read_symlink(path), leads_to);
+    EXPECT_TRUE(fs::is_regular_file(folder / leads_to.filename()));
+  }
+  fs::remove(path);
+  fs::create_symlink(path.filename(), path);
+  EXPECT_THAT(refusal([&] { check_state_target(path); }), HasSubstr("symbolic links"));
+}
+
+TEST_F(StateFile, WhatIsNoRegularFileIsRefusedAndStays) {
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const fs::path link = scratch.path() / "link";
+  fs::create_symlink(path, link);
+  for (const fs::path& name : {path, link, scratch.path(), scratch.path() / "", fs::path()}) {
+    const std::string refused = "state " + name.native() + ": is no regular file";
+    EXPECT_EQ(refusal([&] { check_state_target(name); }), refused);
+    EXPECT_EQ(refusal([&] { StateFileWriter(name, config, description(10, 10)); }), refused);
+  }
+  EXPECT_TRUE(fs::is_fifo(path));
+  EXPECT_EQ(files().size(), 2U);
+}
+
+TEST_F(StateFile, ATargetIsCheckedWithoutATrace) {
+  check_state_target(path);
+  EXPECT_TRUE(files().empty());
+  EXPECT_THAT(refusal([&] { check_state_target(scratch.path() / "nowhere/story.state"); }),
+              HasSubstr("cannot be written: No such file or directory"));
+  write(70, 70);
+  check_state_target(path);
+  EXPECT_EQ(files().size(), 1U);
+}
+
 TEST_F(StateFile, AnotherModelOrKindOfDeviceIsRefusedByName) {
   write(70, 70);
   EXPECT_EQ(open_error(DeviceKind::cpu, kModel + 1),
