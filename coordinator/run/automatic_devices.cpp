@@ -1,5 +1,7 @@
 #include "coordinator/run/automatic_devices.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "coordinator/console/output.h"
