@@ -4,21 +4,18 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include "base/exit_code.h"
 #include "coordinator/chat/prompt_builder.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/cli/generate_report.h"
+#include "coordinator/cli/prompt_input.h"
 #include "coordinator/cli/sampling_flags.h"
 #include "coordinator/console/end_by_signal.h"
-#include "coordinator/console/input.h"
 #include "coordinator/console/output.h"
 #include "coordinator/generate/batch.h"
 #include "coordinator/generate/generation.h"
@@ -55,42 +52,6 @@ struct GenerateFlags {
 
 // Ends each answer of a batch, on a line of its own.
 constexpr const char* kAnswerEnd = "\n\f\n";
-
-std::string read_input(const std::string& flag, const std::string& path) {
-  if (path == "-") return read_stdin();
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
-    throw UsageError(fmt::format("--prompt-file {}: is a directory", path));
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in) text << in.rdbuf();
-  if (!in || in.bad()) throw UsageError(fmt::format("{} {}: cannot be read", flag, path));
-  return std::move(text).str();
-}
-
-// One prompt per line; the last line may lack its end. A line ends with \n or \r\n.
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    lines.push_back(std::move(line));
-  }
-  return lines;
-}
-
-std::vector<int32_t> parse_ids(const std::string& text) {
-  std::vector<int32_t> ids;
-  std::istringstream in(text);
-  for (std::string word; std::getline(in, word, ',');) {
-    int32_t id = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc() || end != word.data() + word.size())
-      throw UsageError(fmt::format("--prompt-ids: '{}' is no token id", word));
-    ids.push_back(id);
-  }
-  return ids;
-}
 
 class GenerateCommand : public Command {
  public:
@@ -200,8 +161,8 @@ class GenerateCommand : public Command {
  private:
   std::string prompt_text() const {
     if (prompt_->count() > 0) return flags_.prompt;
-    if (file_->count() > 0) return read_input("--prompt-file", flags_.prompt_file);
-    if (::isatty(STDIN_FILENO) == 0) return read_input("--prompt-file", "-");
+    if (file_->count() > 0) return read_prompt_input("--prompt-file", flags_.prompt_file);
+    if (::isatty(STDIN_FILENO) == 0) return read_prompt_input("--prompt-file", "-");
     throw UsageError("no prompt: give --prompt, --prompt-file or --prompt-ids, or pipe text in");
   }
 
@@ -258,7 +219,7 @@ class GenerateCommand : public Command {
       if (option->count() > 0)
         throw UsageError(fmt::format("{} has no {}", source, option->get_name()));
     }
-    const std::vector<std::string> lines = split_lines(prompt_text());
+    const std::vector<std::string> lines = prompt_lines(prompt_text());
     if (lines.empty())
       throw FatalError(ExitCode::request_refused, fmt::format("{}: there is no prompt", source));
     options.lanes = static_cast<int>(std::min(static_cast<size_t>(flags_.parallel), lines.size()));
@@ -349,7 +310,7 @@ class GenerateCommand : public Command {
   void take_prompt(GenerationRequest& request, const std::string& prompt,
                    const Tokenizer& tokenizer, const Checkpoint& checkpoint) const {
     if (ids_->count() > 0) {
-      request.prompt_ids = parse_ids(flags_.prompt_ids);
+      request.prompt_ids = parse_prompt_ids(flags_.prompt_ids);
     } else if (messages_->count() > 0) {
       apply_messages(request, tokenizer, checkpoint.directory());
     } else {
@@ -361,7 +322,7 @@ class GenerateCommand : public Command {
 
   void apply_messages(GenerationRequest& request, const Tokenizer& tokenizer,
                       const std::filesystem::path& model) const {
-    auto conversation = parse_conversation(read_input("--messages", flags_.messages));
+    auto conversation = parse_conversation(read_prompt_input("--messages", flags_.messages));
     if (!conversation) throw FatalError(ExitCode::request_refused, conversation.error());
     auto& messages = conversation.value().messages;
     if (!flags_.system.empty())

@@ -16,21 +16,11 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "coordinator/workers/load_stage.h"
 #include "coordinator/workers/worker_connection.h"
-#include "shared/model/checkpoint.h"
 #include "shared/plan/stage_plan.h"
 
 namespace convoy {
-
-/// What to tell workers besides the plan.
-struct WorkerSettings {
-  std::filesystem::path model_directory;
-  LoadFormat load_format = LoadFormat::automatic;
-  int threads = 0;
-  bool cuda_graphs = true;
-  std::string log_level;
-  std::string test_hold;
-};
 
 /// A signal asked to stop before there was anything to hand back: the program cleans up and ends by
 /// that signal.
