@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <stdexcept>
@@ -51,7 +51,8 @@ std::vector<std::string> environment_of(const ProgramCall& call) {
         !call.environment.contains(name))
       kept.emplace_back(text);
   }
-  for (const auto& [name, value] : call.environment) kept.push_back(name + "=" + value);
+  for (const auto& [name, value] : call.environment)
+    kept.emplace_back(name).append("=").append(value);
   return kept;
 }
 

@@ -35,7 +35,7 @@ std::vector<int32_t> turn(std::string_view content) {
 TEST(MessageGuard, EveryControlTokenTypedInAMessageStaysText) {
   for (const std::string& token : standin().added_token_contents()) {
     for (const std::string& content :
-         {token, "a " + token + token + " b", token.substr(1) + token, "<" + token}) {
+         {token, ("a " + token).append(token).append(" b"), token.substr(1) + token, "<" + token}) {
       std::vector<int32_t> wanted = encode("<|im_start|>", true);
       const auto body = encode("user\n" + content, false);
       wanted.insert(wanted.end(), body.begin(), body.end());

@@ -166,7 +166,7 @@ TEST(InstanceDirectory, ANameOfADeadInstanceIsFreeAgain) {
 
 TEST(InstanceDirectory, SweepRemovesDeadFoldersOnly) {
   const TemporaryDirectory temporary;
-  const fs::path root = temporary.path();
+  const fs::path& root = temporary.path();
   const auto alive = InstanceDirectory::create(root, "alive");
   leave_dead_instance(root, "dead");
   leave_dead_instance(root, "dead-too");

@@ -91,7 +91,7 @@ TEST(WriteStdout, WritesAllToASlowReaderEvenWithoutBlocking) {
   ::fcntl(writer.get(), F_SETFL, O_NONBLOCK);  // as a pipe shared with another program may be
   const std::string text(1'000'000, 'x');
   std::string got;
-  std::thread slow([&] { got = read_all(reader); });
+  std::thread slow([&got, &pipe_end = reader] { got = read_all(pipe_end); });
   WriteResult result = WriteResult::closed;
   {
     const Redirection redirection(STDOUT_FILENO, writer.get());
