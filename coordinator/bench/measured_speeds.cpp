@@ -59,11 +59,13 @@ std::optional<DeviceSpeed> from_text(const std::string& text, const std::string&
   const boost::json::value parsed = boost::json::parse(text, error);
   if (error || !parsed.is_object()) return std::nullopt;
   const boost::json::object& o = parsed.get_object();
-  return DeviceSpeed{.id = id,
-                     .name = boost::json::value_to<std::string>(o.at("name")),
-                     .architecture = boost::json::value_to<std::string>(o.at("architecture")),
-                     .copy_bytes_per_s = o.at("copy_bytes_per_s").to_number<double>(),
-                     .product_flop_per_s = o.at("product_flop_per_s").to_number<double>()};
+  DeviceSpeed speed{.id = id,
+                    .name = boost::json::value_to<std::string>(o.at("name")),
+                    .architecture = boost::json::value_to<std::string>(o.at("architecture")),
+                    .copy_bytes_per_s = o.at("copy_bytes_per_s").to_number<double>(),
+                    .product_flop_per_s = o.at("product_flop_per_s").to_number<double>()};
+  if (!(speed.copy_bytes_per_s > 0)) return std::nullopt;
+  return speed;
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class UpCommand : public Command {
     const auto devices = identify_devices(parse_devices(devices_, twins.source_of("--devices")));
     // Rank 0's card will be known when a run attaches.
     std::vector<DeviceSpec> cards;
-    if (devices.front().kind == DeviceKind::cuda) cards = identify_devices(all_gpus());
+    if (devices.front().kind == DeviceKind::cuda) cards = all_gpus();
     InstanceDirectory instance = InstanceDirectory::create(runtime_root(runtime_dir_), name_);
     InstanceInfo info{.name = name_, .kind = "pool", .members = {}};
     // Whatever ends this process before the pool is up ends the workers, too: the pipe closes.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 #include "base/check.h"
@@ -60,10 +59,7 @@ void Root::embed(Stream& stream, std::span<const int32_t> ids, void* out) {
   CONVOY_CHECK_OP(ids.size(), <=, static_cast<size_t>(max_columns_));
   for (const int32_t id : ids)
     CONVOY_CHECK(id >= 0 && id < config_.vocab_size, fmt::format("token id {}", id));
-  std::byte* const staged = staged_ids_.begin();
-  std::memcpy(staged, ids.data(), ids.size_bytes());
-  stream.copy(token_ids_.data(), staged, ids.size_bytes());
-  staged_ids_.end(stream);
+  staged_ids_.copy(stream, token_ids_.data(), ids.data(), ids.size_bytes());
   embed_ids(stream, token_ids_.as<int32_t>(), static_cast<int>(ids.size()), out);
 }
 
@@ -117,10 +113,7 @@ uint64_t Root::choose(Stream& stream, int lanes, std::span<const DrawRule> rules
 }
 
 void Root::draw(Stream& stream, std::span<const DrawRule> rules) {
-  std::byte* const staged = staged_rules_.begin();
-  std::memcpy(staged, rules.data(), rules.size_bytes());
-  stream.copy(rules_.data(), staged, rules.size_bytes());
-  staged_rules_.end(stream);
+  staged_rules_.copy(stream, rules_.data(), rules.data(), rules.size_bytes());
   device_.ops().sample(stream, {.logits = logits_.as<float>(),
                                 .row_stride = config_.vocab_size,
                                 .rows = static_cast<int>(rules.size()),

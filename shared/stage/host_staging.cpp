@@ -1,6 +1,7 @@
 #include "shared/stage/host_staging.h"
 
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 namespace convoy {
@@ -28,6 +29,13 @@ HostStaging::HostStaging(Device& device, size_t slot_bytes, const char* label)
 std::byte* HostStaging::begin() {
   if (used_[next_]) wait_until_passed(*passed_[next_]);
   return memory_.as<std::byte>() + next_ * slot_bytes_;
+}
+
+void HostStaging::copy(Stream& stream, void* to, const void* from, size_t bytes) {
+  std::byte* const staged = begin();
+  std::memcpy(staged, from, bytes);
+  stream.copy(to, staged, bytes);
+  end(stream);
 }
 
 void HostStaging::end(Stream& stream) {

@@ -20,6 +20,8 @@ class HostStaging {
 
   /// The next slot, free for the caller.
   std::byte* begin();
+  /// Copies `bytes` through the next slot; `from` is read before the call returns.
+  void copy(Stream& stream, void* to, const void* from, size_t bytes);
   /// Everything that reads the slot has been enqueued on `stream`.
   void end(Stream& stream);
 

@@ -122,20 +122,25 @@ TEST_F(SignalTest, ASecondCtrlCKillsAtOnce) {
   EXPECT_EXIT_CODE(run(convoy({"health"})), 1);  // sweeps the folder
 }
 
-TEST_F(SignalTest, AReaderThatGoesAwayEndsTheRunQuickly) {
+// How the program ends when the reader of its stdout leaves after the first byte.
+Ended end_without_reader(ProgramCall call, Seconds limit = stretched(20)) {
   int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
-  ProgramCall call =
-      generate({"--devices", cpus(3), "-p", kPrompt, "--ignore-eos", "--pace", "50"});
   call.stdout_fd = writer.get();
-  Process coordinator(call);
+  Process program(call);
   writer.reset();
   char byte = 0;
-  ASSERT_EQ(::read(reader.get(), &byte, 1), 1);
+  EXPECT_EQ(::read(reader.get(), &byte, 1), 1);
   reader.reset();
-  const Ended ended = coordinator.wait(stretched(2));
+  return program.wait(limit);
+}
+
+TEST_F(SignalTest, AReaderThatGoesAwayEndsTheRunQuickly) {
+  ProgramCall call =
+      generate({"--devices", cpus(3), "-p", kPrompt, "--ignore-eos", "--pace", "50"});
+  const Ended ended = end_without_reader(std::move(call), stretched(2));
   EXPECT_TRUE(ended.in_time);
   EXPECT_EQ(ended.signal, SIGPIPE) << "exit code " << ended.exit_code;
 }
@@ -220,18 +225,8 @@ TEST_F(SignalTest, AStageWorkerOpensItsClosedDescriptors) {
 
 // Where stdout and stderr are one pipe, it is stdout that says so.
 TEST_F(SignalTest, AReaderOfBothOutputsThatGoesAwayEndsTheRunBySigpipe) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
   ProgramCall call = redirected(generate({"-p", kPrompt, "-n", "200", "--ignore-eos"}), "2>&1");
-  call.stdout_fd = writer.get();
-  Process coordinator(call);
-  writer.reset();
-  char byte = 0;
-  ASSERT_EQ(::read(reader.get(), &byte, 1), 1);
-  reader.reset();
-  const Ended ended = coordinator.wait();
+  const Ended ended = end_without_reader(std::move(call));
   EXPECT_EQ(ended.signal, SIGPIPE) << "exit code " << ended.exit_code;
 }
 
