@@ -208,12 +208,6 @@ void Session::load(const proto::LoadStage& message) {
   device.set_total_bytes(info.total_bytes);
   device.set_free_bytes(info.free_bytes);
   device.set_threads(static_cast<uint32_t>(info.threads));
-  proto::StageMemory& memory = *reply.mutable_loaded()->mutable_memory();
-  const StageMemory taken = executor_->memory();
-  memory.set_weight_bytes(taken.weight_bytes);
-  memory.set_kv_bytes(taken.kv_bytes);
-  memory.set_state_bytes(taken.state_bytes);
-  memory.set_workspace_bytes(taken.workspace_bytes);
   control_.send(reply);
 }
 

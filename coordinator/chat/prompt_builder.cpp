@@ -110,6 +110,12 @@ Result<Conversation> parse_conversation(std::string_view text) {
   return conversation;
 }
 
+ReasoningMarkers reasoning_markers(const Tokenizer& tokenizer, bool begins_inside) {
+  return {.begin_id = tokenizer.added_token(kThinkBegin),
+          .end_id = tokenizer.added_token(kThinkEnd),
+          .begins_inside = begins_inside};
+}
+
 PromptBuilder::PromptBuilder(const Tokenizer& tokenizer,
                              const std::filesystem::path& model_directory)
     : tokenizer_(tokenizer), template_(load_template(model_directory)) {}
@@ -135,11 +141,10 @@ Result<ChatPrompt> PromptBuilder::build(const Conversation& conversation,
   auto ids = guard.encode(rendered.value());
   if (!ids) return Error{ids.error()};
   std::vector<int> turns = turns_of(ids.value(), tokenizer_.added_token(kTurnBegin));
-  return ChatPrompt{.ids = std::move(ids).value(),
-                    .turns = std::move(turns),
-                    .reasoning = {.begin_id = tokenizer_.added_token(kThinkBegin),
-                                  .end_id = tokenizer_.added_token(kThinkEnd),
-                                  .begins_inside = ends_inside_reasoning(rendered.value())}};
+  return ChatPrompt{
+      .ids = std::move(ids).value(),
+      .turns = std::move(turns),
+      .reasoning = reasoning_markers(tokenizer_, ends_inside_reasoning(rendered.value()))};
 }
 
 }  // namespace convoy

@@ -31,6 +31,9 @@ struct ChatPrompt {
   ReasoningMarkers reasoning;
 };
 
+/// The model's markers, "<think>" and "</think>".
+ReasoningMarkers reasoning_markers(const Tokenizer& tokenizer, bool begins_inside);
+
 /// Immutable after construction.
 class PromptBuilder {
  public:

@@ -137,10 +137,11 @@ class GenerateCommand : public Command {
     const Tokenizer tokenizer = load_tokenizer(options, "generate");
     GenerationRequest request = common_request(checkpoint);
     StagePlan plan = plan_run(checkpoint.config(), options);
+    const ContextLimit context = context_limit(checkpoint.config(), options, plan);
     if (save_state_->count() + load_state_->count() > 0)
-      take_state(request, checkpoint, tokenizer, plan);
+      take_state(request, checkpoint, tokenizer, plan, context);
     if (load_state_->count() == 0) take_prompt(request, prompt, tokenizer, checkpoint);
-    check_request(request, checkpoint.config(), plan.limits.max_context_tokens);
+    check_request(request, checkpoint.config(), context);
 
     ProgressDisplay display(progress_mode());
     int signal_to_raise = 0;
@@ -167,7 +168,8 @@ class GenerateCommand : public Command {
   }
 
   void take_state(GenerationRequest& request, const Checkpoint& checkpoint,
-                  const Tokenizer& tokenizer, const StagePlan& plan) const {
+                  const Tokenizer& tokenizer, const StagePlan& plan,
+                  const ContextLimit& context) const {
     // A long answer whose state could not be written would be for nothing.
     if (save_state_->count() > 0) check_state_target(flags_.save_state);
     request.save_state = flags_.save_state;
@@ -180,12 +182,13 @@ class GenerateCommand : public Command {
     const auto prompt_end = state.ids.begin() + static_cast<ptrdiff_t>(state.prompt_tokens);
     request.prompt_ids.assign(state.ids.begin(), prompt_end);
     request.continued_ids.assign(prompt_end, state.ids.end());
-    if (state.ids.size() > static_cast<size_t>(plan.limits.max_context_tokens)) {
-      throw FatalError(
-          ExitCode::request_refused,
-          fmt::format("state {} has {} tokens, the context holds {}; raise "
-                      "--max-context",
-                      flags_.load_state, state.ids.size(), plan.limits.max_context_tokens));
+    if (state.text != StateText::plain) {
+      request.reasoning = reasoning_markers(tokenizer, state.text == StateText::inside_reasoning);
+    }
+    if (state.ids.size() > static_cast<size_t>(context.tokens)) {
+      throw FatalError(ExitCode::request_refused,
+                       fmt::format("state {} has {} tokens, {}", flags_.load_state,
+                                   state.ids.size(), describe(context)));
     }
     refuse_ended(request, tokenizer);
   }
@@ -200,7 +203,7 @@ class GenerateCommand : public Command {
     };
     if (!ids.empty() && std::find(stops.begin(), stops.end(), ids.back()) != stops.end())
       refuse(fmt::format("the stop id {}; --ignore-eos goes on after it", ids.back()));
-    if (TextStream(tokenizer, request.stop_strings).go_on_after(ids))
+    if (AnswerStream(tokenizer, request.stop_strings, request.reasoning).go_on_after(ids))
       refuse("a stop string; without that --stop the text goes on after it");
   }
 
@@ -226,8 +229,8 @@ class GenerateCommand : public Command {
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const Tokenizer tokenizer = load_tokenizer(options, "generate");
     StagePlan plan = plan_run(checkpoint.config(), options);
-    const std::vector<BatchPrompt> prompts =
-        batch_prompts(lines, tokenizer, checkpoint, plan.limits.max_context_tokens);
+    const std::vector<BatchPrompt> prompts = batch_prompts(
+        lines, tokenizer, checkpoint, context_limit(checkpoint.config(), options, plan));
 
     if (std::all_of(prompts.begin(), prompts.end(),
                     [](const BatchPrompt& prompt) { return !prompt.refusal.empty(); }))
@@ -253,14 +256,14 @@ class GenerateCommand : public Command {
 
   std::vector<BatchPrompt> batch_prompts(const std::vector<std::string>& lines,
                                          const Tokenizer& tokenizer, const Checkpoint& checkpoint,
-                                         int max_context_tokens) const {
+                                         const ContextLimit& context) const {
     const GenerationRequest common = common_request(checkpoint);
     std::vector<BatchPrompt> prompts;
     for (const std::string& line : lines) {
       BatchPrompt& prompt = prompts.emplace_back(BatchPrompt{common, ""});
       try {
         take_prompt(prompt.request, line, tokenizer, checkpoint);
-        check_request(prompt.request, checkpoint.config(), max_context_tokens);
+        check_request(prompt.request, checkpoint.config(), context);
       } catch (const FatalError& error) {
         if (error.code() != ExitCode::request_refused) throw;
         prompt.refusal = error.what();

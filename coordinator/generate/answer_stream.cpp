@@ -6,10 +6,35 @@ namespace convoy {
 
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings,
                            ReasoningMarkers markers)
-    : markers_(markers),
+    : tokenizer_(tokenizer),
+      markers_(markers),
       reasoning_(tokenizer, {}),
       answer_(tokenizer, std::move(stop_strings)),
       channel_(markers.begins_inside ? Channel::reasoning : Channel::answer) {}
+
+bool AnswerStream::begins_reasoning(int32_t id) const {
+  // Reasoning comes first or not at all: a marker in the middle of an answer is hidden, but begins
+  // nothing.
+  return id == markers_.begin_id && tokens_before_answer_ == 0 && answer_.kept_tokens() == 0;
+}
+
+bool AnswerStream::go_on_after(std::span<const int32_t> ids) {
+  size_t reasoning = 0;  // tokens of it, markers included
+  if (channel_ == Channel::reasoning || (!ids.empty() && begins_reasoning(ids.front()))) {
+    const auto end = std::find(ids.begin(), ids.end(), markers_.end_id);
+    channel_ = end == ids.end() ? Channel::reasoning : Channel::answer;
+    reasoning = static_cast<size_t>(end - ids.begin()) + (end == ids.end() ? 0 : 1);
+    reasoning_.go_on_after(ids.first(reasoning));
+  }
+  tokens_before_answer_ = static_cast<int>(reasoning);
+  const auto answer = ids.subspan(reasoning);
+  skipping_blank_ = reasoning > 0 && channel_ == Channel::answer &&
+                    std::all_of(answer.begin(), answer.end(), [this](int32_t id) {
+                      return tokenizer_.token_bytes(id, false).find_first_not_of("\r\n") ==
+                             std::string_view::npos;
+                    });
+  return answer_.go_on_after(answer);
+}
 
 AnswerPiece AnswerStream::push(int32_t id) {
   if (channel_ == Channel::reasoning) {
@@ -19,9 +44,7 @@ AnswerPiece AnswerStream::push(int32_t id) {
     skipping_blank_ = true;
     return {Channel::reasoning, reasoning_.finish()};
   }
-  // Reasoning comes first or not at all: a marker in the middle of an answer is hidden, but begins
-  // nothing.
-  if (id == markers_.begin_id && tokens_before_answer_ == 0 && answer_.kept_tokens() == 0) {
+  if (begins_reasoning(id)) {
     ++tokens_before_answer_;
     channel_ = Channel::reasoning;
     return {Channel::reasoning, ""};

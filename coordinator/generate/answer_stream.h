@@ -34,8 +34,9 @@ class AnswerStream {
   AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings,
                ReasoningMarkers markers);
 
-  /// TextStream::go_on_after() of an answer's tokens.
-  void go_on_after(std::span<const int32_t> ids) { answer_.go_on_after(ids); }
+  /// TextStream::go_on_after() of the tokens of reasoning and answer that came before the first
+  /// push().
+  bool go_on_after(std::span<const int32_t> ids);
   /// Adds one token; the piece that may be shown now, maybe empty.
   AnswerPiece push(int32_t id);
   /// What was held back.
@@ -45,8 +46,10 @@ class AnswerStream {
   int kept_tokens() const { return tokens_before_answer_ + answer_.kept_tokens(); }
 
  private:
+  bool begins_reasoning(int32_t id) const;
   AnswerPiece show_answer(std::string text);
 
+  const Tokenizer& tokenizer_;
   ReasoningMarkers markers_;
   TextStream reasoning_;
   TextStream answer_;

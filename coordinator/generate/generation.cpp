@@ -20,6 +20,11 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+StateText state_text(const ReasoningMarkers& reasoning) {
+  if (reasoning.begins_inside) return StateText::inside_reasoning;
+  return reasoning.begin_id || reasoning.end_id ? StateText::chat : StateText::plain;
+}
+
 [[noreturn]] void refuse(const std::string& message) {
   throw FatalError(ExitCode::request_refused, message);
 }
@@ -50,17 +55,16 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 void check_request(const GenerationRequest& request, const ModelConfig& config,
-                   int max_context_tokens) {
+                   const ContextLimit& context) {
   if (request.prompt_ids.empty()) refuse("the prompt is empty");
   for (const int32_t id : request.prompt_ids) {
     if (id < 0 || id >= config.vocab_size)
       refuse(fmt::format("prompt token id {} is not in the model's vocabulary of {}", id,
                          config.vocab_size));
   }
-  if (request.prompt_ids.size() > static_cast<size_t>(max_context_tokens)) {
-    refuse(fmt::format(
-        "the prompt has {} tokens, the context holds {}; raise --max-context or shorten the prompt",
-        request.prompt_ids.size(), max_context_tokens));
+  if (request.prompt_ids.size() > static_cast<size_t>(context.tokens)) {
+    refuse(
+        fmt::format("the prompt has {} tokens, {}", request.prompt_ids.size(), describe(context)));
   }
   if (const Status status = check_stop_strings(request.stop_strings); !status)
     refuse(status.error());
@@ -152,7 +156,8 @@ class Generation {
                           .kv_dtype = run_.plan().limits.kv_dtype,
                           .model = request_.model,
                           .ids = std::move(ids),
-                          .prompt_tokens = static_cast<uint32_t>(request_.prompt_ids.size())});
+                          .prompt_tokens = static_cast<uint32_t>(request_.prompt_ids.size()),
+                          .text = state_text(request_.reasoning)});
     run_.save_state(sequence_, file);
   }
 

@@ -60,7 +60,7 @@ struct GenerationResult {
 /// vocabulary, a prompt that does not fit the context, a bad stop string or sampling option. Throws
 /// FatalError (request refused), naming both numbers.
 void check_request(const GenerationRequest& request, const ModelConfig& config,
-                   int max_context_tokens);
+                   const ContextLimit& context);
 
 /// Positions that the request may fill, of at most `max_sequence_tokens`. The last token of an
 /// answer is never read again, so it has none.

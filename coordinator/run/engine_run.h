@@ -57,6 +57,16 @@ struct RunOptions {
 
 inline constexpr int kDefaultContextTokens = 8192;
 
+/// What a sequence may hold.
+struct ContextLimit {
+  int tokens = 0;
+  const char* option = nullptr;  ///< that raises it; nullptr: it is the model's
+};
+ContextLimit context_limit(const ModelConfig& config, const RunOptions& options,
+                           const StagePlan& plan);
+/// "the context holds 64; raise --max-context", or that it is the model's.
+std::string describe(const ContextLimit& context);
+
 /// The folder of the pool that `options.attach` names.
 std::filesystem::path pool_directory(const RunOptions& options);
 

@@ -82,6 +82,19 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options) {
   return plan_request(config, options, std::move(devices), std::move(memory));
 }
 
+ContextLimit context_limit(const ModelConfig& config, const RunOptions& options,
+                           const StagePlan& plan) {
+  const int tokens = plan.limits.max_context_tokens;
+  if (tokens == config.max_position_embeddings) return {tokens, nullptr};
+  const bool by_capacity = options.max_context_tokens == 0 && tokens == options.kv_capacity_tokens;
+  return {tokens, by_capacity ? "--kv-capacity" : "--max-context"};
+}
+
+std::string describe(const ContextLimit& context) {
+  if (context.option == nullptr) return fmt::format("the model's context holds {}", context.tokens);
+  return fmt::format("the context holds {}; raise {}", context.tokens, context.option);
+}
+
 PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
                          std::vector<DeviceSpec> devices, std::vector<DeviceMemory> memory) {
   PlanRequest request;

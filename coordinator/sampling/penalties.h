@@ -16,8 +16,6 @@ class Penalties {
  public:
   Penalties(const SamplingOptions& options, int valid_vocab);
 
-  /// Whether apply() can change anything.
-  bool active() const { return active_; }
   void observe_prompt(std::span<const int32_t> ids);
   void observe_generated(int32_t id);
   /// Undoes one observe_generated(id).

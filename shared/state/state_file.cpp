@@ -72,10 +72,12 @@ StateHeader read_header(const UniqueFd& file, const fs::path& path) {
   if (header.layers < 1 || header.layers > kMaxLayers || header.tokens < 1 ||
       header.tokens > kMaxTokens || header.prompt_tokens < 1 ||
       header.prompt_tokens > header.tokens || header.device_kind > 1 ||
-      header.kv_dtype >= kKvDtypes) {
-    refuse(path, fmt::format("{} layers, {} tokens, {} of them prompt, device kind {}, KV dtype {}",
+      header.kv_dtype >= kKvDtypes ||
+      header.text > static_cast<uint32_t>(StateText::inside_reasoning) || header.reserved != 0) {
+    refuse(path, fmt::format("{} layers, {} tokens, {} of them prompt, device kind {}, KV dtype "
+                             "{}, text {}",
                              header.layers, header.tokens, header.prompt_tokens, header.device_kind,
-                             header.kv_dtype));
+                             header.kv_dtype, header.text));
   }
   return header;
 }
@@ -187,6 +189,7 @@ void StateFileWriter::commit() {
   header.layers = static_cast<uint32_t>(layout_.layers.size());
   header.tokens = description_.tokens();
   header.prompt_tokens = description_.prompt_tokens;
+  header.text = static_cast<uint32_t>(description_.text);
   header.model = description_.model;
   header.ids_offset = layout_.ids_offset;
   header.table_offset = layout_.table_offset;
@@ -226,7 +229,8 @@ StateFileReader::StateFileReader(const fs::path& path, const ModelConfig& config
                   .kv_dtype = kv_dtype,
                   .model = model,
                   .ids = read_ids(file_, header, path_),
-                  .prompt_tokens = header.prompt_tokens};
+                  .prompt_tokens = header.prompt_tokens,
+                  .text = static_cast<StateText>(header.text)};
   for (const int32_t id : description_.ids) {
     if (id < 0 || id >= config.vocab_size)
       refuse(path_, fmt::format("token id {} is not in the model's vocabulary of {}", id,

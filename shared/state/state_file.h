@@ -17,6 +17,7 @@ struct StateDescription {
   uint64_t model = 0;          ///< model_fingerprint()
   std::vector<int32_t> ids;    ///< what is in the cache, then the one token that follows
   uint32_t prompt_tokens = 0;  ///< 1..tokens()
+  StateText text = StateText::plain;
   uint32_t tokens() const { return static_cast<uint32_t>(ids.size() - 1); }
 };
 

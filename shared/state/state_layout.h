@@ -23,7 +23,14 @@
 namespace convoy {
 
 inline constexpr uint64_t kStateMagic = 0x65746174536f7643;  // "CvoState"
-inline constexpr uint32_t kStateVersion = 2;
+inline constexpr uint32_t kStateVersion = 3;
+
+/// What the tokens behind the prompt become.
+enum class StateText : uint32_t {
+  plain = 0,             ///< all of it is the answer
+  chat = 1,              ///< reasoning may come first, between its markers
+  inside_reasoning = 2,  ///< as chat; the prompt ends with the marker that begins reasoning
+};
 
 /// Little-endian, as all of the file.
 struct StateHeader {
@@ -34,6 +41,8 @@ struct StateHeader {
   uint32_t tokens;         ///< positions in the cache, at least 1
   uint32_t prompt_tokens;  ///< the first of them: of the prompt class; the rest are generated
   uint32_t kv_dtype;       ///< KvDtype
+  uint32_t text;           ///< StateText
+  uint32_t reserved;       ///< 0
   uint64_t model;          ///< model_fingerprint()
   uint64_t ids_offset;
   uint64_t table_offset;
@@ -42,7 +51,7 @@ struct StateHeader {
   uint64_t table_hash;
   uint64_t header_hash;  ///< of everything before it
 };
-static_assert(sizeof(StateHeader) == 88);
+static_assert(sizeof(StateHeader) == 96);
 
 struct StateSection {
   uint64_t offset;

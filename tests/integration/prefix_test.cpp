@@ -104,7 +104,8 @@ TEST_P(PrefixStagesTest, SharedPrefixesOfOneThreeAndNinePagesAreFoundWhereImages
   expect_same_texts(warm, answers(prompts, without));
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, PrefixStagesTest, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Stages, PrefixStagesTest, ::testing::Values(1, 2, 3),
+                         ::testing::PrintToStringParamName());
 
 // Every step of every worker is checked against its ledger: one page group too many or too few ends
 // the run.

@@ -110,6 +110,29 @@ TEST_F(StateTest, AStopStringAcrossTheSeamEndsTheTextAsInOneRun) {
   EXPECT_TRUE(rest.at("token_ids").as_array().empty());
 }
 
+TEST_F(StateTest, ReasoningGoesOnAsReasoning) {
+  ProgramCall saving = generate({"--devices", "cpu", "--json", "--quiet", "--messages", "-", "-n",
+                                 "1", "--logit-bias", "4093=1e9",  // <think>
+                                 "--save-state", state().native()});
+  saving.input = R"([{"role":"user","content":"Tell me a story."}])";
+  ASSERT_EQ(run(saving).exit_code, 0);
+  const auto more = [&](const Words& how) {
+    Words words{"--devices", "cpu", "--json", "--quiet", "--load-state", state().native()};
+    words.insert(words.end(), how.begin(), how.end());
+    return json_of(run(generate(std::move(words))));
+  };
+  const auto inside = more({"-n", "8", "--temperature", "0", "--ignore-eos"});
+  EXPECT_NE(inside.at("reasoning"), "");
+  EXPECT_EQ(inside.at("text"), "");
+  // The marker that ends it ends it here, too.
+  ASSERT_EQ(
+      more({"-n", "1", "--logit-bias", "4094=1e9", "--save-state", state().native()}).at("text"),
+      "");
+  const auto behind = more({"-n", "8", "--temperature", "0", "--ignore-eos"});
+  EXPECT_EQ(behind.at("reasoning"), "");
+  EXPECT_NE(behind.at("text"), "");
+}
+
 TEST_F(StateTest, AnAnswerThatEndedAtAStopHasEndedWhileThatStopIsInForce) {
   const Words words{"--devices", "cpu", "-n", "20", "-p", kPrompt, "--stop", "there"};
   Words saving = words;
@@ -123,7 +146,7 @@ TEST_F(StateTest, AnAnswerThatEndedAtAStopHasEndedWhileThatStopIsInForce) {
   EXPECT_THAT(error_line(ended.err), HasSubstr("ends at a stop string"));
   EXPECT_EXIT_CODE(refused(loading), 0);
 
-  save("cpu", 5, {"--logit-bias", "4077=1e9"});  // <|im_end|>
+  save("cpu", 5, {"--logit-bias", "4077=1e9"});  // <|endoftext|>
   const Ended at_id = run(generate(loading));
   EXPECT_EXIT_CODE(at_id, 4);
   EXPECT_THAT(error_line(at_id.err), HasSubstr("--ignore-eos goes on after it"));

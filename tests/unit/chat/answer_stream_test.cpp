@@ -81,5 +81,44 @@ TEST(AnswerStream, ReasoningThatNeverEndsIsNoAnswer) {
   EXPECT_EQ(shown.answer, "");
 }
 
+// Two runs, the second from the state that the first saved, show what one would.
+TEST(AnswerStream, GoesOnAfterAnyToken) {
+  struct Case {
+    const char* text;
+    bool begins_inside;
+  };
+  for (const Case& c : {Case{"the cat\n</think>\n\n\n Once upon", true},
+                        {"the cat ran", true},
+                        {"<think>\nthe cat</think>\n\nOnce", false},
+                        {"Once <think> upon a time", false}}) {
+    const auto ids = standin().encode(c.text, true).value();
+    const Shown whole = show(c.text, c.begins_inside);
+    for (size_t cut = 1; cut < ids.size(); ++cut) {
+      Shown joined;
+      const auto take = [&](const AnswerPiece& piece) {
+        (piece.channel == Channel::answer ? joined.answer : joined.reasoning) += piece.text;
+      };
+      AnswerStream first(standin(), {}, markers(c.begins_inside));
+      for (size_t i = 0; i < cut; ++i) take(first.push(ids[i]));
+      take(first.finish());
+      AnswerStream second(standin(), {}, markers(c.begins_inside));
+      second.go_on_after({ids.data(), cut});
+      for (size_t i = cut; i < ids.size(); ++i) take(second.push(ids[i]));
+      take(second.finish());
+      EXPECT_EQ(joined.reasoning, whole.reasoning) << c.text << ", cut after " << cut;
+      EXPECT_EQ(joined.answer, whole.answer) << c.text << ", cut after " << cut;
+      EXPECT_EQ(second.kept_tokens(), whole.kept) << c.text << ", cut after " << cut;
+    }
+  }
+}
+
+TEST(AnswerStream, AStopStringInReasoningThatWasShownDoesNotEndTheAnswer) {
+  const auto ids = standin().encode("the cat", true).value();
+  AnswerStream reasoning(standin(), {"cat"}, markers(true));
+  EXPECT_FALSE(reasoning.go_on_after(ids));
+  AnswerStream answer(standin(), {"cat"}, markers(false));
+  EXPECT_TRUE(answer.go_on_after(ids));
+}
+
 }  // namespace
 }  // namespace convoy

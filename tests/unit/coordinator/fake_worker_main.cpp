@@ -132,7 +132,7 @@ void on_load(std::string_view mode) {
   message.mutable_load_progress()->set_loaded_bytes(5);
   message.mutable_load_progress()->set_total_bytes(10);
   send(message);
-  message.mutable_loaded()->mutable_memory()->set_weight_bytes(77);
+  message.mutable_loaded()->mutable_device()->set_threads(77);
   send(message);
 }
 

@@ -114,7 +114,7 @@ TEST_F(WorkerPoolTest, WellBehavedWorkersLoadOpenLinksAnswerAndEndAtOnce) {
       EXPECT_EQ(answers[i]->pid(), status[i].pid);
       EXPECT_EQ(status[i].phase, WorkerPhase::links_open);
       EXPECT_EQ(status[i].total_bytes, 10U);
-      EXPECT_EQ(status[i].loaded->memory().weight_bytes(), 77U);
+      EXPECT_EQ(status[i].loaded->device().threads(), 77U);
     }
     EXPECT_FALSE(pool.failure().has_value());
     EXPECT_EQ(pool.cancelled(), 0);

@@ -63,10 +63,11 @@ TEST(Penalties, NegativeOnesEncourage) {
   EXPECT_THAT(applied(penalties, {0.0F, 0.0F}), ElementsAre(0.0F, 1.5F));
 }
 
-TEST(Penalties, NeutralOnesAreInactiveAndPaddedIdsAreIgnored) {
-  EXPECT_FALSE(Penalties({}, 4).active());
+TEST(Penalties, NeutralOnesChangeNothingAndPaddedIdsAreIgnored) {
+  Penalties neutral({}, 4);
+  neutral.observe_generated(1);
+  EXPECT_THAT(applied(neutral, {1.0F, 1.0F}), ElementsAre(1.0F, 1.0F));
   Penalties penalties({.presence_penalty = 1.0}, 2);
-  EXPECT_TRUE(penalties.active());
   penalties.observe_generated(2);
   penalties.observe_prompt(std::vector<int32_t>{1 << 30});
   EXPECT_THAT(applied(penalties, {1.0F, 1.0F}), ElementsAre(1.0F, 1.0F));

@@ -56,7 +56,8 @@ class StateFile : public ::testing::Test {
     return {.kind = DeviceKind::cpu,
             .model = kModel,
             .ids = ids(tokens + 1),
-            .prompt_tokens = static_cast<uint32_t>(prompt_tokens)};
+            .prompt_tokens = static_cast<uint32_t>(prompt_tokens),
+            .text = StateText::inside_reasoning};
   }
   std::string open_error(DeviceKind kind = DeviceKind::cpu, uint64_t model = kModel,
                          KvDtype kv_dtype = KvDtype::f32) const {
@@ -87,6 +88,7 @@ TEST_F(StateFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(reader.description().ids, ids(131));
   EXPECT_EQ(reader.description().tokens(), 130U);
   EXPECT_EQ(reader.description().prompt_tokens, 100U);
+  EXPECT_EQ(reader.description().text, StateText::inside_reasoning);
   for (size_t layer = 0; layer < reader.layout().layers.size(); ++layer) {
     const StateSection section = reader.layout().layers[layer];
     std::vector<std::byte> bytes(section.bytes);
