@@ -59,6 +59,14 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   endif()
 endif()
 
+# Intermediate code of architectures before 9.0 has none of the instructions by which a kernel waits for the one before it, which the
+# programs count on where a card knows them.
+foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+  if(architecture MATCHES "^([0-9]+)[a-z]*(-virtual)?$" AND CMAKE_MATCH_1 LESS 90)
+    message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES: ${architecture} embeds code that newer cards would translate and run wrongly; say ${CMAKE_MATCH_1}-real")
+  endif()
+endforeach()
+
 set(CMAKE_CUDA_COMPILER ${CONVOY_NVCC})
 enable_language(CUDA)
 # CMake before 3.26 does not know the flag for C++20 in CUDA.

@@ -1,7 +1,6 @@
 #include "stage_worker/control_thread.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "base/exit_code.h"
 #include "base/log.h"
+#include "base/start_thread.h"
 #include "shared/control/unix_socket.h"
 
 namespace convoy {
@@ -43,16 +43,7 @@ ControlThread::ControlThread(const WorkerOptions& options, const HealthState& he
     accept();
     watch_starter();
   }
-  sigset_t all, before;
-  sigfillset(&all);
-  sigdelset(&all, SIGINT);
-  sigdelset(&all, SIGTERM);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "control");
-    context_.run();
-  });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread("control", [this] { context_.run(); }, {SIGINT, SIGTERM});
 }
 
 ControlThread::~ControlThread() {

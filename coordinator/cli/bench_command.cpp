@@ -52,7 +52,7 @@ void check_writable(const std::string& flag, const std::string& path) {
 
 void write_report(const std::string& flag, const std::string& path, const std::string& text) {
   if (path == "-") {
-    [[maybe_unused]] const WriteResult written = write_stdout(text);
+    write_result(text);
     return;
   }
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
@@ -208,7 +208,7 @@ class BenchCommand : public Command {
     if (!flags_.json.empty()) write_report("--json", flags_.json, bench_json(result));
     const bool stdout_taken = flags_.json == "-" || flags_.csv == "-" || flags_.svg == "-";
     if (flags_.quiet || stdout_taken) return;
-    [[maybe_unused]] const WriteResult written = write_stdout(bench_table(result));
+    write_result(bench_table(result));
   }
 
   BenchFlags flags_;

@@ -243,8 +243,7 @@ class HealthCommand : public Command {
                            : fmt::format("no instance '{}' is running (looked in {})", instance_,
                                          root.native()));
     }
-    [[maybe_unused]] const WriteResult written =
-        write_stdout(json_ ? health_json(instances, well) : health_table(instances));
+    write_result(json_ ? health_json(instances, well) : health_table(instances));
     return static_cast<int>(well ? ExitCode::done : ExitCode::start_failed);
   }
 

@@ -139,8 +139,7 @@ class PlanCommand : public Command {
     const StagePlan plan = make_stage_plan(config, request);
     const Verdict verdict{plan.fits() ? "" : plan_refusal(config, request, plan),
                           largest_context_tokens(config, request)};
-    [[maybe_unused]] const WriteResult written =
-        write_stdout(json_ ? plan_json(plan, verdict) : plan_table(config, plan, verdict));
+    write_result(json_ ? plan_json(plan, verdict) : plan_table(config, plan, verdict));
     return static_cast<int>(plan.fits() ? ExitCode::done : ExitCode::start_failed);
   }
 

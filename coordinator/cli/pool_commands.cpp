@@ -148,8 +148,7 @@ class DownCommand : public Command {
     if (instance_alive(path))
       throw StartError(fmt::format("the workers of pool '{}' do not end", name_));
     sweep_and_list_instances(root);
-    [[maybe_unused]] const WriteResult written =
-        write_stdout(fmt::format("pool '{}' is down\n", name_));
+    write_result(fmt::format("pool '{}' is down\n", name_));
     return static_cast<int>(ExitCode::done);
   }
 

@@ -136,7 +136,7 @@ class ProbeCommand : public Command {
     std::string text = json_ ? probe_json(result) : device_table(result);
     if (!json_ && has_peers(result)) text += "\n" + peer_table(result);
     if (!json_) text += "\n" + link_table(result);
-    [[maybe_unused]] const WriteResult written = write_stdout(text);
+    write_result(text);
     return static_cast<int>(ExitCode::done);
   }
 

@@ -28,8 +28,7 @@ class StateCommand : public Command {
 
   int run() override {
     const StateSummary summary = read_state_summary(file_);
-    const std::string text = json_ ? as_json(summary) : as_text(summary);
-    if (write_stdout(text) != WriteResult::written) return static_cast<int>(ExitCode::start_failed);
+    write_result(json_ ? as_json(summary) : as_text(summary));
     return static_cast<int>(ExitCode::done);
   }
 

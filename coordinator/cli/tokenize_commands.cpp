@@ -62,7 +62,7 @@ class TokenizeCommand : public TokenizerCommand {
                     {"token_ids", boost::json::array(ids.value().begin(), ids.value().end())},
                     {"tokens", pieces}})
               : fmt::format("{}", fmt::join(ids.value(), " "));
-    [[maybe_unused]] const WriteResult written = write_stdout(text + "\n");
+    write_result(text + "\n");
     return static_cast<int>(ExitCode::done);
   }
 };
@@ -76,7 +76,7 @@ class DetokenizeCommand : public TokenizerCommand {
     const Tokenizer tokenizer = load_tokenizer();
     const std::vector<int32_t> ids = parse(input(), tokenizer.vocab_size());
     const std::string text = tokenizer.decode(ids, specials_);
-    [[maybe_unused]] const WriteResult written = write_stdout(
+    write_result(
         json_ ? boost::json::serialize(boost::json::object{{"schema", 1}, {"text", text}}) + "\n"
               : text);
     return static_cast<int>(ExitCode::done);

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "base/exit_code.h"
+#include "coordinator/console/end_by_signal.h"
 
 namespace convoy {
 namespace {
@@ -35,6 +37,10 @@ WriteResult write_stdout(std::string_view text) {
   if (error == EPIPE) return WriteResult::closed;
   if (error != 0) throw StartError(fmt::format("cannot write to stdout: {}", std::strerror(error)));
   return WriteResult::written;
+}
+
+void write_result(std::string_view text) {
+  if (write_stdout(text) == WriteResult::closed) end_by_signal(SIGPIPE);
 }
 
 void write_stderr(std::string_view text) {

@@ -11,6 +11,9 @@ enum class WriteResult { written, closed };
 /// on any other error, such as a full disk.
 [[nodiscard]] WriteResult write_stdout(std::string_view text);
 
+/// Writes what a command was asked for. Where its reader is gone the program ends as by SIGPIPE.
+void write_result(std::string_view text);
+
 /// Writes a message to stderr. What cannot be written is dropped: a message never changes what the
 /// program does.
 void write_stderr(std::string_view text);

@@ -7,7 +7,7 @@
 
 #include "base/exit_code.h"
 #include "shared/control/gpu_sensor.h"
-#include "shared/ipc/shared_region.h"
+#include "shared/ipc/host_memory.h"
 #include "shared/stage/list_devices.h"
 
 namespace convoy {

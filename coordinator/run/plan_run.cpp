@@ -6,7 +6,7 @@
 #include "base/exit_code.h"
 #include "coordinator/run/device_memory.h"
 #include "coordinator/run/engine_run.h"
-#include "shared/ipc/shared_region.h"
+#include "shared/ipc/host_memory.h"
 #include "shared/stage/link_layout.h"
 #include "shared/stage/list_devices.h"
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/start_thread.h"
 #include "shared/control/instance_directory.h"
 #include "shared/control/unix_socket.h"
 #include "shared/plan/visible_devices.h"
@@ -45,16 +45,7 @@ WorkerPool::WorkerPool(WorkerTimeouts timeouts)
       stop_event_(::eventfd(0, EFD_CLOEXEC)) {
   if (!stop_event_) throw StartError(fmt::format("eventfd: {}", std::strerror(errno)));
   wait_for_signals();
-  sigset_t handled, before;
-  sigfillset(&handled);
-  sigdelset(&handled, SIGINT);
-  sigdelset(&handled, SIGTERM);
-  pthread_sigmask(SIG_SETMASK, &handled, &before);
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "control");
-    context_.run();
-  });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread("control", [this] { context_.run(); }, {SIGINT, SIGTERM});
 }
 
 WorkerPool::~WorkerPool() {

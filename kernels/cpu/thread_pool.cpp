@@ -1,18 +1,16 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
-#include <csignal>
 #include <string>
-#include <system_error>
 
 #include "base/check.h"
 #include "base/exit_code.h"
+#include "base/start_thread.h"
 
 namespace convoy {
 namespace {
@@ -55,28 +53,19 @@ uint32_t wait_for_change(std::atomic<uint32_t>& word, uint32_t seen) {
 
 ThreadPool::ThreadPool(int threads) {
   CONVOY_CHECK_OP(threads, >=, 1);
-  // New threads inherit the mask: signals stay with the threads that expect them.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   workers_.reserve(static_cast<size_t>(threads - 1));
   try {
     for (int worker = 1; worker < threads; ++worker) {
-      workers_.emplace_back([this, worker] { work(worker); });
-      const std::string name = "convoy-cpu-" + std::to_string(worker);
-      pthread_setname_np(workers_.back().native_handle(), name.substr(0, 15).c_str());
+      workers_.push_back(
+          start_thread("convoy-cpu-" + std::to_string(worker), [this, worker] { work(worker); }));
     }
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    const size_t started = workers_.size();
+  } catch (const StartError&) {
     stop_.store(true, std::memory_order_relaxed);
     generation_.fetch_add(1, std::memory_order_release);
     wake(generation_, INT_MAX);
     for (std::thread& thread : workers_) thread.join();
-    throw StartError("cannot start " + std::to_string(threads - 1) + " compute threads (" +
-                     std::to_string(started) + " started): " + error.what());
+    throw;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ThreadPool::~ThreadPool() {

@@ -14,9 +14,13 @@
 namespace convoy {
 namespace {
 
-constexpr const char* kLibrary = "libcublasLt.so.13";
+#define CONVOY_TEXT_OF(macro) CONVOY_TEXT(macro)
+#define CONVOY_TEXT(text) #text
+// Of the toolkit's version: the layout of what it is given is no other's.
+constexpr const char* kLibrary = "libcublasLt.so." CONVOY_TEXT_OF(CUBLAS_VER_MAJOR);
 // Where NVIDIA's Python packages keep it, below a site-packages folder.
-constexpr const char* kPackageFolders[] = {"nvidia/cu13/lib", "nvidia/cublas/lib"};
+constexpr const char* kPackageFolders[] = {"nvidia/cu" CONVOY_TEXT_OF(CUBLAS_VER_MAJOR) "/lib",
+                                           "nvidia/cublas/lib"};
 
 void add_matches(std::vector<std::string>& paths, const std::string& pattern) {
   glob_t found{};

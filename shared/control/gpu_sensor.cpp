@@ -1,12 +1,12 @@
 #include "shared/control/gpu_sensor.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <utility>
+
+#include "base/start_thread.h"
 
 namespace convoy {
 namespace {
@@ -85,12 +85,7 @@ std::optional<uint64_t> GpuSensor::free_bytes(const std::string& uuid) const {
 ClockWatch::ClockWatch(const GpuSensor* sensor, std::vector<std::string> uuids) : sensor_(sensor) {
   for (std::string& uuid : uuids) ranges_.push_back({std::move(uuid), 0, 0});
   if (sensor_ == nullptr || ranges_.empty()) return;
-  // Signals belong to the control thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread("clock-watch", [this] { watch(); });
 }
 
 ClockWatch::~ClockWatch() {
@@ -107,7 +102,6 @@ std::vector<ClockRange> ClockWatch::stop() {
 }
 
 void ClockWatch::watch() {
-  pthread_setname_np(pthread_self(), "clock-watch");
   while (!stop_.load(std::memory_order_relaxed)) {
     for (ClockRange& range : ranges_) {
       const auto mhz = sensor_->sm_clock_mhz(range.uuid);

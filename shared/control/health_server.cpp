@@ -2,14 +2,12 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <csignal>
-
 #include "base/exit_code.h"
+#include "base/start_thread.h"
 #include "shared/control/frame.h"
 #include "shared/control/unix_socket.h"
 
@@ -27,12 +25,7 @@ HealthServer::HealthServer(std::filesystem::path socket_path, const HealthState&
   listener_ = std::move(listener).value();
   stop_.reset(::eventfd(0, EFD_CLOEXEC));
   if (!stop_) throw StartError("cannot make an eventfd for the health thread");
-  // Signals belong to the threads that handle them.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { serve(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread("health", [this] { serve(); });
 }
 
 HealthServer::~HealthServer() {
@@ -43,7 +36,6 @@ HealthServer::~HealthServer() {
 }
 
 void HealthServer::serve() {
-  pthread_setname_np(pthread_self(), "health");
   for (;;) {
     pollfd fds[2] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0) continue;

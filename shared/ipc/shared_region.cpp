@@ -8,12 +8,11 @@
 #include <algorithm>
 #include <boost/interprocess/mapped_region.hpp>
 #include <cerrno>
-#include <fstream>
-#include <limits>
 #include <system_error>
 
 #include "base/check.h"
 #include "base/exit_code.h"
+#include "shared/ipc/host_memory.h"
 
 namespace convoy {
 namespace {
@@ -37,6 +36,16 @@ std::string error_text(int error) {
                    " bytes: " + what);
 }
 
+// Hardened machines (vm.memfd_noexec=2) want to be told that it is nothing to execute; kernels
+// before 6.3 do not know the flag.
+UniqueFd create_memfd(const std::string& name) {
+  constexpr unsigned kNoExecSeal = 0x0008U;  // MFD_NOEXEC_SEAL, which older headers lack
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  UniqueFd fd(::memfd_create(name.c_str(), kFlags | kNoExecSeal));
+  if (!fd && errno == EINVAL) fd.reset(::memfd_create(name.c_str(), kFlags));
+  return fd;
+}
+
 // Memory pages of a memfd have no quota of their own: posix_fallocate beyond what there is would
 // end in the out-of-memory killer, not in ENOSPC. So the obvious case is refused first.
 void allocate_pages(int fd, const std::string& label, size_t bytes) {
@@ -54,20 +63,6 @@ void allocate_pages(int fd, const std::string& label, size_t bytes) {
 
 }  // namespace
 
-uint64_t available_host_bytes() {
-  uint64_t limit = std::numeric_limits<uint64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    if (line.starts_with("MemAvailable:")) {
-      limit = std::stoull(line.substr(line.find(':') + 1)) * 1024;
-    }
-  }
-  // The limit of a container's own cgroup (version 2), "max" when there is none.
-  std::ifstream cgroup("/sys/fs/cgroup/memory.max");
-  if (uint64_t bytes = 0; cgroup >> bytes) limit = std::min(limit, bytes);
-  return limit;
-}
-
 SharedRegion::SharedRegion(UniqueFd fd, std::string label, size_t bytes)
     : fd_(std::move(fd)),
       label_(std::move(label)),
@@ -80,8 +75,7 @@ SharedRegion::~SharedRegion() = default;
 
 SharedRegion SharedRegion::create(const std::string& label, size_t bytes) {
   CONVOY_CHECK_OP(bytes, >=, size_t{1});
-  // The kernel refuses names over 249 bytes.
-  UniqueFd fd(::memfd_create(label.substr(0, 200).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd = create_memfd(label.substr(0, 200));  // names over 249 bytes are refused
   if (!fd) fail_create(label, bytes, "memfd_create failed: " + error_text(errno));
   allocate_pages(fd.get(), label, bytes);
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

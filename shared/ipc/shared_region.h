@@ -20,10 +20,6 @@ class mapped_region;
 
 namespace convoy {
 
-/// What this machine has left for new pages, at most its container's limit; the largest number
-/// where nothing tells.
-uint64_t available_host_bytes();
-
 /// Move-only owner of the descriptor and the mapping. Moved-from: data() null, bytes() 0, fd() -1.
 /// data() stays the same when the owner moves.
 class SharedRegion {

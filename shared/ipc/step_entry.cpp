@@ -74,17 +74,17 @@ Problem check_header(const StepHeader& header, const StepExpectation& expected) 
 Problem check_lane(const StepLane& lane, int64_t index, const StepHeader& header,
                    const StepLimits& limits) {
   const auto name = [index](const char* field) { return Field("lanes", index, field); };
-  return first_of(
-      expect_range(name("kv_row"), lane.kv_row, 0, limits.kv_rows - 1),
-      expect_range(name("valid_columns"), lane.valid_columns, 0, header.width),
-      expect_range(name("cache_position"), lane.cache_position, 0,
-                   int64_t{limits.positions} - std::max(lane.valid_columns, 1)),
-      expect_range(name("state_source"), lane.state_source, -1, limits.state_slots - 1),
-      expect_range(name("state_destination"), lane.state_destination, -1, limits.state_slots - 1),
-      expect_range(name("pending_fold"), lane.pending_fold, -1,
-                   std::numeric_limits<int32_t>::max()),
-      expect_range(name("record_buffer"), lane.record_buffer, 0, 1),
-      expect_equal(name("reserved"), lane.reserved, 0));
+  return first_of(expect_range(name("kv_row"), lane.kv_row, 0, limits.kv_rows - 1),
+                  expect_range(name("valid_columns"), lane.valid_columns, 0, header.width),
+                  expect_range(name("cache_position"), lane.cache_position, 0,
+                               int64_t{limits.positions} - std::max(lane.valid_columns, 1)),
+                  expect_range(name("state_source"), lane.state_source, -1, limits.state_slots - 1),
+                  expect_range(name("state_destination"), lane.state_destination,
+                               lane.valid_columns > 0 ? 0 : -1, limits.state_slots - 1),
+                  expect_range(name("pending_fold"), lane.pending_fold, -1,
+                               std::numeric_limits<int32_t>::max()),
+                  expect_range(name("record_buffer"), lane.record_buffer, 0, 1),
+                  expect_equal(name("reserved"), lane.reserved, 0));
 }
 
 Problem check_delta(const BlockTableDelta& delta, int64_t index, StepKind kind,

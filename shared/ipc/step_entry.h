@@ -65,7 +65,7 @@ struct StepLane {
   int32_t cache_position;     ///< position of the lane's first column in its sequence
   int32_t valid_columns;      ///< live columns, 0..width
   int32_t state_source;       ///< recurrent-state slot, -1: the zero state
-  int32_t state_destination;  ///< recurrent-state slot, -1: the lane writes none
+  int32_t state_destination;  ///< recurrent-state slot; -1, the lane writes none, without columns
   int32_t pending_fold;       ///< accepted columns of the last verify to fold in first, -1: none
   int32_t record_buffer;      ///< replay record buffer of this lane, 0 or 1
   int32_t reserved;           ///< zero

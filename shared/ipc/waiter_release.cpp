@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/start_thread.h"
+
 namespace convoy {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr auto kInterval = std::chrono::milliseconds(2);
 }  // namespace
 
 WaiterRelease::WaiterRelease(std::function<void()> release)
-    : release_(std::move(release)), thread_([this] { run(); }) {}
+    : release_(std::move(release)), thread_(start_thread("release", [this] { run(); })) {}
 
 WaiterRelease::~WaiterRelease() {
   {

@@ -1,10 +1,11 @@
 #include "shared/stage/staged_copy.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <cstring>
+
+#include "base/exit_code.h"
+#include "base/log.h"
+#include "base/start_thread.h"
 
 namespace convoy {
 namespace {
@@ -29,15 +30,15 @@ StagedCopy::StagedCopy(Device& device, int threads) : device_(device) {
     }
     copiers_.push_back(std::move(copier));
   }
-  // Signals belong to the control thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   for (size_t i = 1; i < copiers_.size(); ++i) {
     Copier& copier = *copiers_[i];
-    copier.thread = std::thread([this, &copier] { wait_for_jobs(copier); });
+    try {
+      copier.thread = start_thread("convoy-load", [this, &copier] { wait_for_jobs(copier); });
+    } catch (const StartError& error) {
+      log(LogLevel::warning, std::string(error.what()) + "; weights load more slowly");
+      copiers_.resize(i);
+    }
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 StagedCopy::~StagedCopy() {
@@ -92,7 +93,6 @@ void StagedCopy::run(Copier& copier) {
 }
 
 void StagedCopy::wait_for_jobs(Copier& copier) {
-  pthread_setname_np(pthread_self(), "convoy-load");
   device_.bind_thread();
   uint64_t done = 0;
   for (;;) {

@@ -193,6 +193,24 @@ TEST_F(SignalTest, AMessageThatCannotBeWrittenChangesNothing) {
 }
 
 // Otherwise the first files that the program opens take their places, and the answer.
+TEST_F(SignalTest, EveryCommandEndsByThatSignalWhenNobodyReadsWhatItGives) {
+  const std::string model = bundled_model_path().native();
+  for (const Words& words :
+       {Words{"tokenize", "-m", model, "hello"}, Words{"detokenize", "-m", model, "5,6"},
+        Words{"plan", "-m", model, "--devices", "cpu"},
+        Words{"bench", "-m", model, "--devices", "cpu", "--prompt-lengths", "8", "--decode-lengths",
+              "0", "--repetitions", "1", "--quiet", "--json", "-"}}) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    ::close(ends[0]);
+    const UniqueFd writer(ends[1]);
+    ProgramCall call = convoy(words);
+    call.stdout_fd = writer.get();
+    const Ended ended = run(call);
+    EXPECT_EQ(ended.signal, SIGPIPE) << words[0] << ": " << ended.err;
+  }
+}
+
 TEST_F(SignalTest, AClosedDescriptorTakesNoFileOfTheProgram) {
   for (const char* closed : {">&-", "<&- >&-", "<&- >&- 2>&-"}) {
     const Ended ended = run(

@@ -63,6 +63,7 @@ const std::vector<Corruption>& corruptions() {
       {"lanes[0].state_source is -2", [](auto& e) { e.lanes[0].state_source = -2; }},
       {"lanes[1].state_destination is 12", [](auto& e) { e.lanes[1].state_destination = 12; }},
       {"lanes[1].state_destination is -2", [](auto& e) { e.lanes[1].state_destination = -2; }},
+      {"lanes[0].state_destination is -1", [](auto& e) { e.lanes[0].state_destination = -1; }},
       {"lanes[1].pending_fold is -2", [](auto& e) { e.lanes[1].pending_fold = -2; }},
       {"lanes[1].record_buffer is 2", [](auto& e) { e.lanes[1].record_buffer = 2; }},
       {"lanes[1].reserved is 1", [](auto& e) { e.lanes[1].reserved = 1; }},
