@@ -1,9 +1,12 @@
 #include "base/file_io.h"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 namespace convoy {
 
@@ -30,6 +33,29 @@ Status write_at(int fd, const void* data, size_t bytes, uint64_t offset) {
     done += static_cast<size_t>(put);
   }
   return {};
+}
+
+namespace {
+
+// Links there stand for open descriptors, whatever name they show.
+bool lies_in_proc(const std::filesystem::path& file) {
+  struct statfs system {};
+  return ::statfs(file.parent_path().c_str(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
+}
+
+}  // namespace
+
+Result<std::filesystem::path> follow_links(const std::filesystem::path& path) {
+  constexpr int kMostLinks = 40;  // as many as the kernel follows
+  std::filesystem::path target = path;
+  for (int links = 0; links <= kMostLinks; ++links) {
+    std::error_code error;
+    const std::filesystem::path link = std::filesystem::read_symlink(target, error);
+    if (error) return target;
+    if (lies_in_proc(target)) return Error{"the name of an open descriptor"};
+    target = target.parent_path() / link;
+  }
+  return Error{std::strerror(ELOOP)};
 }
 
 }  // namespace convoy

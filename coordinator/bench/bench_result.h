@@ -45,7 +45,7 @@ struct BenchCase {
 };
 
 struct BenchSet {
-  std::string devices;   ///< as given
+  std::string devices;   ///< as given; of "auto" those that were taken
   std::string kv_dtype;  ///< as --kv-dtype names it
   double load_s = 0;
   std::vector<BenchStage> stages;

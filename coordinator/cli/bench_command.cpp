@@ -2,13 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
-#include <system_error>
 
 #include "base/exit_code.h"
 #include "coordinator/bench/bench_report.h"
@@ -16,6 +13,7 @@
 #include "coordinator/bench/measured_speeds.h"
 #include "coordinator/cli/commands.h"
 #include "coordinator/console/output.h"
+#include "coordinator/console/result_file.h"
 #include "kernels/ops/step.h"
 
 namespace convoy {
@@ -41,27 +39,16 @@ std::vector<std::string> split_sets(const std::string& text) {
   return sets;
 }
 
-// Before anything is measured.
-void check_writable(const std::string& flag, const std::string& path) {
-  if (path.empty() || path == "-") return;
-  if (!std::ofstream(path, std::ios::binary | std::ios::app)) {
-    throw StartError(fmt::format("{} {}: cannot be written: {}", flag, path,
-                                 std::generic_category().message(errno)));
-  }
-}
+// A file and what is written there.
+struct Report {
+  ResultFile file;
+  std::string (*text_of)(const BenchResult&);
+};
 
-void write_report(const std::string& flag, const std::string& path, const std::string& text) {
-  if (path == "-") {
-    write_result(text);
-    return;
-  }
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) {
-    throw StartError(fmt::format("{} {}: cannot be written: {}", flag, path,
-                                 std::generic_category().message(errno)));
-  }
+std::string ids_of(const std::vector<DeviceSpec>& devices) {
+  std::string ids;
+  for (const DeviceSpec& device : devices) ids += (ids.empty() ? "" : ",") + device.id;
+  return ids;
 }
 
 class BenchCommand : public Command {
@@ -105,14 +92,14 @@ class BenchCommand : public Command {
                          "; several sets to compare: give it again, or ; between them");
   }
 
-  bool json() const override { return flags_.json == "-"; }
+  bool json() const override { return is_stdout(flags_.json); }
 
   int run() override {
     check_outputs_differ();
     const std::vector<RunOptions> runs = options_of_sets();
     const RunOptions& first = runs.front();
     const Checkpoint checkpoint = Checkpoint::open(first.model_directory, first.load_format);
-    for (const auto& [flag, path] : outputs()) check_writable(flag, path);
+    std::vector<Report> reports = open_reports();  // before anything is measured
     // Every set is planned before the first one loads.
     for (const RunOptions& options : runs) check_plan(plan_run(checkpoint.config(), options));
 
@@ -128,23 +115,29 @@ class BenchCommand : public Command {
                                          : ProgressDisplay::Mode::automatic);
     // First: a card that takes one process only is free now.
     measure_devices(runs, result);
-    const std::vector<std::string> names = split_sets(flags_.engine.devices);
+    const std::vector<std::string> given = split_sets(flags_.engine.devices);
     for (size_t i = 0; i < runs.size(); ++i) {
-      if (!flags_.quiet) write_stderr(names[i] + "\n");
+      const std::string name = given[i] == "auto" ? ids_of(runs[i].devices) : given[i];
+      if (!flags_.quiet) write_stderr(name + "\n");
       result.sets.push_back(run_bench(runs[i], checkpoint, flags_.bench, display));
-      result.sets.back().devices = names[i];
+      result.sets.back().devices = name;
     }
-    report(result);
+    for (Report& report : reports) report.file.write(report.text_of(result));
+    if (!flags_.quiet && !stdout_taken()) write_result(bench_table(result));
     return static_cast<int>(ExitCode::done);
   }
 
  private:
   std::vector<RunOptions> options_of_sets() const {
+    check_longest(read_model_config(resolve_model(flags_.engine.model)));
     std::vector<RunOptions> runs;
     for (const std::string& set : split_sets(flags_.engine.devices)) {
       EngineFlags engine = flags_.engine;
       engine.devices = set;
-      if (engine.max_context == 0) engine.max_context = longest();
+      if (engine.max_context == 0) {
+        engine.max_context = longest();
+        engine.max_context_name = "--prompt-lengths plus --decode-lengths";
+      }
       engine.lanes = *std::max_element(flags_.bench.lanes.begin(), flags_.bench.lanes.end());
       runs.push_back(resolve(engine, twins));
     }
@@ -160,11 +153,19 @@ class BenchCommand : public Command {
     return runs;
   }
 
+  static int most(const std::vector<int>& lengths) {
+    return *std::max_element(lengths.begin(), lengths.end());
+  }
   int longest() const {
-    return *std::max_element(flags_.bench.prompt_lengths.begin(),
-                             flags_.bench.prompt_lengths.end()) +
-           *std::max_element(flags_.bench.decode_lengths.begin(),
-                             flags_.bench.decode_lengths.end());
+    return most(flags_.bench.prompt_lengths) + most(flags_.bench.decode_lengths);
+  }
+
+  void check_longest(const ModelConfig& config) const {
+    if (longest() <= config.max_position_embeddings) return;
+    throw UsageError(fmt::format(
+        "--prompt-lengths {} and --decode-lengths {}: together more than the model's {} positions",
+        most(flags_.bench.prompt_lengths), most(flags_.bench.decode_lengths),
+        config.max_position_embeddings));
   }
 
   void check_plan(const StagePlan& plan) const {
@@ -178,17 +179,33 @@ class BenchCommand : public Command {
     return {{"--json", flags_.json}, {"--csv", flags_.csv}, {"--svg", flags_.svg}};
   }
 
-  // Only the last of two reports would be left.
+  // Only the last of two reports would be left, or both be mixed.
   void check_outputs_differ() const {
     std::map<std::filesystem::path, std::string> flags;
     for (const auto& [flag, path] : outputs()) {
-      if (path.empty() || path == "-") continue;
-      const auto file = std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+      if (path.empty()) continue;
+      const auto file = is_stdout(path)
+                            ? std::filesystem::path("-")
+                            : std::filesystem::weakly_canonical(std::filesystem::absolute(path));
       const auto [other, first] = flags.emplace(file, flag);
       if (!first)
         throw UsageError(
             fmt::format("{} and {} name the same file: {}", other->second, flag, path));
     }
+  }
+
+  bool stdout_taken() const {
+    const auto all = outputs();
+    return std::any_of(all.begin(), all.end(),
+                       [](const auto& output) { return is_stdout(output.second); });
+  }
+
+  std::vector<Report> open_reports() const {
+    std::vector<Report> reports;
+    if (!flags_.csv.empty()) reports.push_back({{"--csv", flags_.csv}, bench_csv});
+    if (!flags_.svg.empty()) reports.push_back({{"--svg", flags_.svg}, bench_svg});
+    if (!flags_.json.empty()) reports.push_back({{"--json", flags_.json}, bench_json});
+    return reports;
   }
 
   static void measure_devices(const std::vector<RunOptions>& runs, BenchResult& result) {
@@ -200,15 +217,6 @@ class BenchCommand : public Command {
           result.devices.push_back(measure_in_child({spec.id, options.threads}, program));
       }
     }
-  }
-
-  void report(const BenchResult& result) const {
-    if (!flags_.csv.empty()) write_report("--csv", flags_.csv, bench_csv(result));
-    if (!flags_.svg.empty()) write_report("--svg", flags_.svg, bench_svg(result));
-    if (!flags_.json.empty()) write_report("--json", flags_.json, bench_json(result));
-    const bool stdout_taken = flags_.json == "-" || flags_.csv == "-" || flags_.svg == "-";
-    if (flags_.quiet || stdout_taken) return;
-    write_result(bench_table(result));
   }
 
   BenchFlags flags_;

@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
-#include <iostream>
+#include <limits>
 
 #include "base/exit_code.h"
 #include "coordinator/chat/prompt_builder.h"
@@ -16,6 +16,7 @@
 #include "coordinator/console/line_editor.h"
 #include "coordinator/console/output.h"
 #include "coordinator/generate/generation.h"
+#include "coordinator/text/utf8.h"
 
 namespace convoy {
 namespace {
@@ -47,14 +48,17 @@ class ChatSession {
         prompts_(prompts),
         request_(std::move(request)),
         no_thinking_(flags.no_thinking),
-        system_(flags.system) {
+        system_(flags.system),
+        output_(run.stop_fd()) {
     run_.set_interrupt_handler([this] { interrupted_.store(true, std::memory_order_relaxed); });
+    request_.interrupted = [this] { return interrupted_.load(std::memory_order_relaxed); };
     reset();
   }
   ~ChatSession() { run_.set_interrupt_handler({}); }
   ChatSession(const ChatSession&) = delete;
   ChatSession& operator=(const ChatSession&) = delete;
 
+  bool reader_gone() const { return output_.reader_gone(); }
   /// Follows one line; false ends the program.
   bool follow(const std::string& line) {
     if (line.empty()) return true;
@@ -71,7 +75,7 @@ class ChatSession {
   }
 
  private:
-  bool say(std::string_view text) { return write_stdout(text) == WriteResult::written; }
+  bool say(std::string_view text) { return output_.write(text); }
 
   bool reset() {
     conversation_.messages.clear();
@@ -82,8 +86,7 @@ class ChatSession {
 
   bool stats() {
     if (!last_) return say("nothing was answered yet\n");
-    return say(generation_summary(*last_, request_, run_, run_.stage_reports()) +
-               fmt::format("seed {}\n", request_.sampling.seed));
+    return say(generation_summary(*last_, request_, run_, run_.stage_reports()));
   }
 
   bool answer(const std::string& text) {
@@ -95,18 +98,20 @@ class ChatSession {
     request_.turns = prompt.value().turns;
     request_.reasoning = prompt.value().reasoning;
     const auto context = static_cast<size_t>(run_.plan().limits.max_context_tokens);
-    if (request_.prompt_ids.size() >= context) {
+    if (request_.prompt_ids.size() > context) {
       return refuse(fmt::format(
           "the conversation has {} tokens, the context holds {}; /reset begins a new one",
           request_.prompt_ids.size(), context));
     }
     interrupted_.store(false, std::memory_order_relaxed);
-    bool reader_there = true;
     last_ = generate(run_, tokenizer_, request_, [&](int32_t, const AnswerPiece& piece) {
-      reader_there = show(piece);
-      return reader_there && !interrupted_.load(std::memory_order_relaxed);
+      return show(piece) && !request_.interrupted();
     });
-    reader_there = reader_there && end_answer();
+    const bool reader_there = end_answer();
+    if (last_->token_ids.empty() && last_->finish_reason == FinishReason::cancelled) {
+      conversation_.messages.pop_back();  // nothing was answered
+      return reader_there && run_.cancelled() == 0;
+    }
     json::object message{{"role", "assistant"}, {"content", last_->text}};
     if (!last_->reasoning.empty()) message["reasoning_content"] = last_->reasoning;
     conversation_.messages.push_back(message);
@@ -141,6 +146,7 @@ class ChatSession {
   GenerationRequest request_;
   bool no_thinking_;
   std::string system_;
+  RunOutput output_;
   Conversation conversation_;
   std::optional<GenerationResult> last_;
   std::atomic<bool> interrupted_{false};
@@ -158,7 +164,7 @@ class ChatCommand : public Command {
                   "Ask the template for answers without reasoning");
     app->add_option("-n,--max-tokens", flags_.max_tokens,
                     "Most tokens of one answer (default: until a stop id or the context ends)")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1, std::numeric_limits<int>::max()));
     add_plan_options(*app, twins, flags_.engine);
     add_run_options(*app, twins, flags_.engine);
     flags_.sampling.add_to(*app);
@@ -172,6 +178,8 @@ class ChatCommand : public Command {
     const Tokenizer tokenizer = load_tokenizer(options, "chat");
     const PromptBuilder prompts(tokenizer, options.model_directory);
     GenerationRequest request;
+    if (find_invalid_utf8(flags_.system))
+      throw FatalError(ExitCode::request_refused, "--system is not well-formed UTF-8");
     if (flags_.max_tokens > 0) request.max_tokens = flags_.max_tokens;
     request.stop_ids = checkpoint.config().stop_token_ids;
     request.sampling = flags_.sampling.resolve(checkpoint.directory());
@@ -186,7 +194,7 @@ class ChatCommand : public Command {
       if (editor.interactive())
         write_stderr("Type a message; /help lists commands, Ctrl-D leaves.\n");
       for (auto line = editor.read(); line && session.follow(*line); line = editor.read()) continue;
-      cancelled = engine_run.cancelled();
+      cancelled = session.reader_gone() ? SIGPIPE : engine_run.cancelled();
       if (cancelled == 0) engine_run.throw_failure();
     }
     if (cancelled != 0) end_by_signal(cancelled);

@@ -283,14 +283,13 @@ void add_plan_options(CLI::App& command, EnvironmentTwins& twins, EngineFlags& f
             "STAGE_LAYERS");
   add_memory_options(command, twins, flags);
   add_prefix_options(command, twins, flags);
-  twins.add(
-      command
-          .add_option(
-              "-c,--max-context", flags.max_context,
-              fmt::format("Tokens of prompt and answer together (default: the model's, at most {})",
-                          kDefaultContextTokens))
-          ->check(CLI::Range(1, kMaxContext)),
-      "MAX_CONTEXT");
+  twins.add(command
+                .add_option("-c,--max-context", flags.max_context,
+                            fmt::format("Tokens of prompt and answer together; the last of the "
+                                        "answer takes no room (default: the model's, at most {})",
+                                        kDefaultContextTokens))
+                ->check(CLI::Range(1, kMaxContext)),
+            "MAX_CONTEXT");
   twins.add(command
                 .add_option("--prefill-chunk", flags.prefill_chunk,
                             "Prompt tokens that go through a stage at once, a multiple of 64")
@@ -364,6 +363,12 @@ RunOptions resolve(const EngineFlags& flags, const EnvironmentTwins& twins) {
                                  twins.source_of("--prefill-chunk"), flags.prefill_chunk,
                                  kPageTokens));
   }
+  options.names = {.devices = twins.source_of("--devices"),
+                   .stage_layers = twins.source_of("--stage-layers"),
+                   .max_context = twins.source_of(flags.max_context_name),
+                   .kv_capacity = twins.source_of("--kv-capacity"),
+                   .device_speed = twins.source_of("--device-speed"),
+                   .host_cache = twins.source_of("--host-cache-gib")};
   options.model_directory = resolve_model(flags.model);
   options.load_format = flags.load_format == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
   if (flags.devices != "auto")

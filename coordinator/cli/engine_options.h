@@ -50,6 +50,8 @@ struct EngineFlags {
   /// Not typed as such: what the command knows of its prompts before any is read.
   int lanes = 1;
   bool several_prompts = false;
+  /// What made max_context, for errors: a command may set both where --max-context is not given.
+  std::string max_context_name = "--max-context";
   int max_context = 0;
   int prefill_chunk = 512;
   int threads = 0;

@@ -15,14 +15,12 @@
 #include "coordinator/cli/generate_report.h"
 #include "coordinator/cli/prompt_input.h"
 #include "coordinator/cli/sampling_flags.h"
+#include "coordinator/cli/state_flags.h"
 #include "coordinator/console/end_by_signal.h"
 #include "coordinator/console/output.h"
 #include "coordinator/generate/batch.h"
 #include "coordinator/generate/generation.h"
-#include "coordinator/text/text_stream.h"
 #include "coordinator/version.h"
-#include "shared/state/model_fingerprint.h"
-#include "shared/state/state_file.h"
 
 namespace convoy {
 namespace {
@@ -46,8 +44,7 @@ struct GenerateFlags {
   bool quiet = false;
   double pace = 0;
   int parallel = 0;
-  std::string save_state;
-  std::string load_state;
+  StateFlags state;
 };
 
 // Ends each answer of a batch, on a line of its own.
@@ -106,16 +103,10 @@ class GenerateCommand : public Command {
                                 "are answered at a time; answers come in the order of the lines")
                     ->check(CLI::Range(1, kMaxLanes));
     twins.add(parallel_, "PARALLEL");
-    save_state_ = app->add_option("--save-state", flags_.save_state,
-                                  "Save the sequence after the last token, to go on with later")
-                      ->excludes(parallel_);
-    load_state_ = app->add_option("--load-state", flags_.load_state,
-                                  "Go on where a saved sequence ended, over any split")
-                      ->excludes(prompt)
-                      ->excludes(file_)
-                      ->excludes(ids_)
-                      ->excludes(messages_)
-                      ->excludes(parallel_);
+    flags_.state.add_to(*app);
+    flags_.state.save()->excludes(parallel_);
+    for (CLI::Option* other : {prompt, file_, ids_, messages_, parallel_})
+      flags_.state.load()->excludes(other);
     add_plan_options(*app, twins, flags_.engine);
     add_run_options(*app, twins, flags_.engine);
     flags_.sampling.add_to(*app);
@@ -128,32 +119,33 @@ class GenerateCommand : public Command {
     engine.several_prompts = parallel_->count() > 0;
     if (engine.several_prompts) engine.lanes = flags_.parallel;
     RunOptions options = resolve(engine, twins);
+    if (logprobs_->count() > 0 && !flags_.json)
+      throw UsageError("--logprobs are a part of --json, which is not asked for");
     if (parallel_->count() > 0) return run_batch(options);
-    if (save_state_->count() > 0 && flags_.max_tokens == 0)
-      throw UsageError("--save-state: a state ends with a generated token, -n 0 generates none");
-    const bool needs_text = ids_->count() + messages_->count() + load_state_->count() == 0;
+    flags_.state.check(flags_.max_tokens);
+    const bool needs_text = ids_->count() + messages_->count() == 0 && !flags_.state.loads();
     const std::string prompt = needs_text ? prompt_text() : "";
     const Checkpoint checkpoint = Checkpoint::open(options.model_directory, options.load_format);
     const Tokenizer tokenizer = load_tokenizer(options, "generate");
     GenerationRequest request = common_request(checkpoint);
     StagePlan plan = plan_run(checkpoint.config(), options);
     const ContextLimit context = context_limit(checkpoint.config(), options, plan);
-    if (save_state_->count() + load_state_->count() > 0)
-      take_state(request, checkpoint, tokenizer, plan, context);
-    if (load_state_->count() == 0) take_prompt(request, prompt, tokenizer, checkpoint);
+    flags_.state.take(request, checkpoint, tokenizer, plan, context);
+    if (!flags_.state.loads()) take_prompt(request, prompt, tokenizer, checkpoint);
     check_request(request, checkpoint.config(), context);
+    flags_.state.check_room(request, checkpoint.config(), plan);
 
     ProgressDisplay display(progress_mode());
     int signal_to_raise = 0;
     {
       EngineRun run(options, std::move(plan), checkpoint, tokenizer.vocab_size(), display);
-      bool reader_gone = false;
-      const GenerationResult result =
-          generate(run, tokenizer, request, [&](int32_t id, const AnswerPiece& piece) {
-            return !(reader_gone = !show(id, piece.text));
-          });
-      reader_gone |= !finish(run, request, result, options);
-      signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
+      RunOutput output(run.stop_fd());
+      const GenerationResult result = generate(
+          run, tokenizer, request,
+          [&](int32_t id, const AnswerPiece& piece) { return show(output, id, piece.text); });
+      finish(output, run, request, result, options);
+      signal_to_raise = end_of(run, output);
+      if (signal_to_raise == 0 && !result.state_error.empty()) throw StartError(result.state_error);
     }
     if (signal_to_raise != 0) end_by_signal(signal_to_raise);
     return static_cast<int>(ExitCode::done);
@@ -167,46 +159,6 @@ class GenerateCommand : public Command {
     throw UsageError("no prompt: give --prompt, --prompt-file or --prompt-ids, or pipe text in");
   }
 
-  void take_state(GenerationRequest& request, const Checkpoint& checkpoint,
-                  const Tokenizer& tokenizer, const StagePlan& plan,
-                  const ContextLimit& context) const {
-    // A long answer whose state could not be written would be for nothing.
-    if (save_state_->count() > 0) check_state_target(flags_.save_state);
-    request.save_state = flags_.save_state;
-    request.model = model_fingerprint(checkpoint);
-    if (load_state_->count() == 0) return;
-    request.loaded_state = std::make_shared<StateFileReader>(flags_.load_state, checkpoint.config(),
-                                                             plan.stages.front().device.kind,
-                                                             plan.limits.kv_dtype, request.model);
-    const StateDescription& state = request.loaded_state->description();
-    const auto prompt_end = state.ids.begin() + static_cast<ptrdiff_t>(state.prompt_tokens);
-    request.prompt_ids.assign(state.ids.begin(), prompt_end);
-    request.continued_ids.assign(prompt_end, state.ids.end());
-    if (state.text != StateText::plain) {
-      request.reasoning = reasoning_markers(tokenizer, state.text == StateText::inside_reasoning);
-    }
-    if (state.ids.size() > static_cast<size_t>(context.tokens)) {
-      throw FatalError(ExitCode::request_refused,
-                       fmt::format("state {} has {} tokens, {}", flags_.load_state,
-                                   state.ids.size(), describe(context)));
-    }
-    refuse_ended(request, tokenizer);
-  }
-
-  // One uninterrupted run would have ended where the state ends.
-  void refuse_ended(const GenerationRequest& request, const Tokenizer& tokenizer) const {
-    const auto& ids = request.continued_ids;
-    const auto& stops = request.stop_ids;
-    const auto refuse = [this](const std::string& why) {
-      throw FatalError(ExitCode::request_refused,
-                       fmt::format("state {} ends at {}", flags_.load_state, why));
-    };
-    if (!ids.empty() && std::find(stops.begin(), stops.end(), ids.back()) != stops.end())
-      refuse(fmt::format("the stop id {}; --ignore-eos goes on after it", ids.back()));
-    if (AnswerStream(tokenizer, request.stop_strings, request.reasoning).go_on_after(ids))
-      refuse("a stop string; without that --stop the text goes on after it");
-  }
-
   ProgressDisplay::Mode progress_mode() const {
     return flags_.quiet ? ProgressDisplay::Mode::silent : ProgressDisplay::Mode::automatic;
   }
@@ -218,7 +170,7 @@ class GenerateCommand : public Command {
           "{} takes its prompts from --prompt-file or stdin, one a line, and from nothing else",
           source));
     }
-    for (const CLI::Option* option : {pace_, save_state_, load_state_}) {
+    for (const CLI::Option* option : {pace_, flags_.state.save(), flags_.state.load()}) {
       if (option->count() > 0)
         throw UsageError(fmt::format("{} has no {}", source, option->get_name()));
     }
@@ -241,14 +193,17 @@ class GenerateCommand : public Command {
     int refused = 0;
     {
       EngineRun run(options, std::move(plan), checkpoint, tokenizer.vocab_size(), display);
-      bool reader_gone = false;
+      RunOutput output(run.stop_fd());
       const BatchCounts counts =
           generate_batch(run, tokenizer, prompts, [&](size_t index, const BatchAnswer& answer) {
-            return !(reader_gone = !show_answer(index, answer, prompts[index], options));
+            say_refusal(index, answer);
+            return output.write(answer_text(index, answer, prompts[index], options));
           });
       refused = counts.refused;
-      if (!flags_.quiet) write_stderr(batch_summary(counts, run, run.stage_reports()));
-      signal_to_raise = reader_gone ? SIGPIPE : run.cancelled();
+      if (!flags_.quiet)
+        write_stderr(
+            batch_summary(counts, prompts.front().request.sampling, run, run.stage_reports()));
+      signal_to_raise = end_of(run, output);
     }
     if (signal_to_raise != 0) end_by_signal(signal_to_raise);
     return static_cast<int>(refused > 0 ? ExitCode::request_refused : ExitCode::done);
@@ -275,25 +230,32 @@ class GenerateCommand : public Command {
   // Nothing is loaded for a batch in which nothing can run.
   int refuse_all(const std::vector<BatchPrompt>& prompts, const RunOptions& options) const {
     for (size_t i = 0; i < prompts.size(); ++i) {
-      if (!show_answer(i, {{}, prompts[i].refusal}, prompts[i], options)) end_by_signal(SIGPIPE);
+      const BatchAnswer refused{{}, prompts[i].refusal};
+      say_refusal(i, refused);
+      write_result(answer_text(i, refused, prompts[i], options));
     }
     return static_cast<int>(ExitCode::request_refused);
   }
 
-  // False when nobody reads stdout any more.
-  bool show_answer(size_t index, const BatchAnswer& answer, const BatchPrompt& prompt,
-                   const RunOptions& options) const {
+  static void say_refusal(size_t index, const BatchAnswer& answer) {
     if (!answer.refusal.empty())
       write_stderr(fmt::format("convoy: line {}: {}\n", index + 1, answer.refusal));
-    std::string text;
-    if (flags_.json) {
-      text = batch_answer_json(index + 1, answer, prompt, options) + "\n";
-    } else if (flags_.print_token_ids) {
-      text = fmt::format("{}{}", fmt::join(answer.result.token_ids, "\n"), kAnswerEnd);
-    } else {
-      text = answer.result.text + kAnswerEnd;
-    }
-    return write_stdout(text) == WriteResult::written;
+  }
+
+  std::string answer_text(size_t index, const BatchAnswer& answer, const BatchPrompt& prompt,
+                          const RunOptions& options) const {
+    if (flags_.json) return batch_answer_json(index + 1, answer, prompt, options) + "\n";
+    if (flags_.print_token_ids)
+      return fmt::format("{}{}", fmt::join(answer.result.token_ids, "\n"), kAnswerEnd);
+    return answer.result.text + kAnswerEnd;
+  }
+
+  // The signal that the program has to end by, or 0. Throws when a stage was lost behind a reader
+  // that took nothing.
+  static int end_of(const EngineRun& run, const RunOutput& output) {
+    if (output.reader_gone()) return SIGPIPE;
+    if (run.cancelled() == 0) run.throw_failure();
+    return run.cancelled();
   }
 
   // What every prompt of the command line has in common.
@@ -342,32 +304,31 @@ class GenerateCommand : public Command {
   }
 
   // False when nobody reads stdout any more.
-  bool show(int32_t id, std::string_view text) const {
+  bool show(RunOutput& output, int32_t id, std::string_view text) const {
     if (flags_.json) return true;
-    if (!flags_.print_token_ids) return text.empty() || write_stdout(text) == WriteResult::written;
+    if (!flags_.print_token_ids) return output.write(text);
     if (id < 0 || ids_at_end()) return true;
-    return write_stdout(fmt::format("{}\n", id)) == WriteResult::written;
+    return output.write(fmt::format("{}\n", id));
   }
 
   // A stop string takes back tokens that came before it was complete.
   bool ids_at_end() const { return flags_.print_token_ids && !flags_.stop.empty(); }
 
-  bool finish(EngineRun& run, const GenerationRequest& request, const GenerationResult& result,
-              const RunOptions& options) const {
+  void finish(RunOutput& output, EngineRun& run, const GenerationRequest& request,
+              const GenerationResult& result, const RunOptions& options) const {
     const auto stages = run.stage_reports();
-    bool written = true;
     if (flags_.json) {
-      written = write_stdout(generation_json(result, request, run, stages, options) + "\n") ==
-                WriteResult::written;
+      output.write(generation_json(result, request, run, stages, options) + "\n");
     } else if (ids_at_end()) {
       std::string ids;
       for (const int32_t id : result.token_ids) ids += fmt::format("{}\n", id);
-      written = write_stdout(ids) == WriteResult::written;
+      output.write(ids);
     } else if (!flags_.print_token_ids && ::isatty(STDOUT_FILENO) != 0) {
-      written = write_stdout("\n") == WriteResult::written;
+      output.write("\n");
     }
     if (!flags_.quiet) write_stderr(generation_summary(result, request, run, stages));
-    return written;
+    if (flags_.state.saves() && result.finish_reason == FinishReason::cancelled)
+      write_stderr("convoy: no state was saved, the answer was cut\n");
   }
 
   GenerateFlags flags_;
@@ -378,8 +339,6 @@ class GenerateCommand : public Command {
   CLI::Option* logprobs_;
   CLI::Option* pace_;
   CLI::Option* parallel_;
-  CLI::Option* save_state_;
-  CLI::Option* load_state_;
 };
 
 }  // namespace

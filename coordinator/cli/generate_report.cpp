@@ -109,6 +109,11 @@ std::string stage_table(const std::vector<StageReport>& stages, KvDtype kv_dtype
   return format_table(rows, {2});
 }
 
+// With it a text can be had again.
+std::string seed_text(const SamplingOptions& sampling) {
+  return sampling.is_greedy() ? "" : fmt::format("; seed {}", sampling.seed);
+}
+
 }  // namespace
 
 std::string generation_json(const GenerationResult& result, const GenerationRequest& request,
@@ -141,12 +146,13 @@ std::string generation_summary(const GenerationResult& result, const GenerationR
                                const EngineRun& run, const std::vector<StageReport>& stages) {
   const double pace = request.pace_tokens_per_s;
   std::string text = fmt::format(
-      "\nprompt: {} tokens, {:.1f} tok/s; answer: {} tokens, {:.1f} tok/s{}; {}; loaded in {:.2f} "
+      "\nprompt: {} tokens, {:.1f} tok/s; answer: {} tokens, {:.1f} tok/s{}; {}{}; loaded in "
+      "{:.2f} "
       "s\n",
       result.prompt_tokens, per_second(result.prompt_tokens, result.prefill_s),
       result.token_ids.size(), per_second(result.decode_steps, result.decode_s),
       pace > 0 ? fmt::format(" (paced at {} tok/s)", pace) : "",
-      finish_reason_name(result.finish_reason), run.load_seconds());
+      finish_reason_name(result.finish_reason), seed_text(request.sampling), run.load_seconds());
   return text + cache_line(run.cache_health()) +
          stage_table(stages, run.plan().limits.kv_dtype, result.prefill_s + result.decode_s);
 }
@@ -168,16 +174,17 @@ std::string batch_answer_json(size_t line, const BatchAnswer& answer, const Batc
   return json::serialize(object);
 }
 
-std::string batch_summary(const BatchCounts& counts, const EngineRun& run,
-                          const std::vector<StageReport>& stages) {
+std::string batch_summary(const BatchCounts& counts, const SamplingOptions& sampling,
+                          const EngineRun& run, const std::vector<StageReport>& stages) {
   const double seconds = counts.prefill_s + counts.decode_s;
   std::string text = fmt::format(
       "\n{} answered, {} refused, {} cancelled; prompts: {} tokens, {:.1f} tok/s; answers: {} "
-      "tokens in {} steps, {:.1f} tok/s overall; loaded in {:.2f} s\n",
+      "tokens in {} steps, {:.1f} tok/s overall{}; loaded in {:.2f} s\n",
       counts.answered, counts.refused, counts.cancelled, counts.prompt_tokens,
       counts.prefill_s > 0 ? static_cast<double>(counts.prompt_tokens) / counts.prefill_s : 0,
       counts.answer_tokens, counts.steps,
-      seconds > 0 ? static_cast<double>(counts.answer_tokens) / seconds : 0, run.load_seconds());
+      seconds > 0 ? static_cast<double>(counts.answer_tokens) / seconds : 0, seed_text(sampling),
+      run.load_seconds());
   return text + cache_line(run.cache_health()) +
          stage_table(stages, run.plan().limits.kv_dtype, seconds);
 }

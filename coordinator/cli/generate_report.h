@@ -23,7 +23,7 @@ std::string generation_summary(const GenerationResult& result, const GenerationR
 std::string batch_answer_json(size_t line, const BatchAnswer& answer, const BatchPrompt& prompt,
                               const RunOptions& options);
 /// The lines on stderr at the end of --parallel.
-std::string batch_summary(const BatchCounts& counts, const EngineRun& run,
-                          const std::vector<StageReport>& stages);
+std::string batch_summary(const BatchCounts& counts, const SamplingOptions& sampling,
+                          const EngineRun& run, const std::vector<StageReport>& stages);
 
 }  // namespace convoy

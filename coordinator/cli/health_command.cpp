@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <future>
 #include <optional>
+#include <thread>
 
 #include "base/exit_code.h"
 #include "coordinator/cli/commands.h"
@@ -18,6 +21,9 @@ namespace convoy {
 namespace {
 
 using proto::StageHealth;
+// Longer than an answer may take, so that a stage that did not answer is asked twice.
+constexpr auto kAlarmTime = std::chrono::milliseconds(kHealthDeadlineMs + 250);
+constexpr auto kPoll = std::chrono::milliseconds(20);
 
 const char* state_name(StageHealth::State state) {
   switch (state) {
@@ -46,13 +52,18 @@ const char* state_name(StageHealth::State state) {
 struct MemberHealth {
   InstanceMember member;
   std::optional<StageHealth> answer;
-  std::string problem;
-  bool well() const { return answer && answer->state() != StageHealth::FAILED; }
+  std::string state;
+  bool well = false;
+  std::string problem = {};
 };
 
 struct InstanceHealth {
   InstanceInfo info;
   std::vector<MemberHealth> members;
+  bool well() const {
+    return std::all_of(members.begin(), members.end(),
+                       [](const MemberHealth& m) { return m.well; });
+  }
 };
 
 // A process that ended and was not reaped (its parent may be stopped) does not exist any more, as
@@ -66,29 +77,72 @@ bool process_exists(int pid) {
   return name_end == std::string::npos || (text[name_end + 2] != 'Z' && text[name_end + 2] != 'X');
 }
 
+MemberHealth answering(const InstanceMember& member, const StageHealth& answer) {
+  return {.member = member,
+          .answer = answer,
+          .state = state_name(answer.state()),
+          .well = answer.state() != StageHealth::FAILED,
+          .problem = answer.last_error()};
+}
+
+// `root`: what rank 0 says of itself, if it does. A stage of a run that stops may have ended, and
+// one of a run that starts may not listen yet; any other one without an answer is lost.
+MemberHealth silent(const InstanceMember& member, const std::string& error,
+                    const std::filesystem::path& socket, std::optional<StageHealth::State> root) {
+  MemberHealth health{.member = member, .answer = std::nullopt, .state = "stopping", .well = true};
+  if (root == StageHealth::STOPPING) return health;
+  const bool exists = process_exists(member.pid);
+  const bool starts = root && (*root == StageHealth::STARTING || *root == StageHealth::LOADING);
+  health.state = exists ? "not answering" : "dead";
+  health.problem = exists ? error : fmt::format("dead: no process {}", member.pid);
+  health.well = exists && starts && !std::filesystem::exists(socket);
+  if (health.well) {
+    health.state = "starting";
+    health.problem.clear();
+  }
+  return health;
+}
+
 // Every socket is asked at the same time, so one that hangs delays nobody's answer.
-InstanceHealth ask_instance(const std::filesystem::path& path, const InstanceInfo& info) {
-  std::vector<std::future<Result<StageHealth>>> answers;
-  for (const InstanceMember& member : info.members) {
-    answers.push_back(std::async(
+InstanceHealth ask_once(const std::filesystem::path& path) {
+  const auto info = read_instance_info(path);
+  // It has its folder but has not said yet who belongs to it.
+  if (!info) return {{.name = path.filename().native(), .kind = "starting", .members = {}}, {}};
+  InstanceHealth health{info.value(), {}};
+  std::vector<std::future<Result<StageHealth>>> asked;
+  for (const InstanceMember& member : health.info.members) {
+    asked.push_back(std::async(
         std::launch::async,
         [socket = health_socket_path(path, member.rank)] { return ask_health(socket); }));
   }
-  InstanceHealth health{info, {}};
+  std::vector<Result<StageHealth>> answers;
+  for (auto& answer : asked) answers.push_back(answer.get());
+  // The workers of a pool have no rank 0; they listen as long as they live.
+  std::optional<StageHealth::State> root;
+  if (health.info.kind == "pool") root = StageHealth::STARTING;
   for (size_t i = 0; i < answers.size(); ++i) {
-    MemberHealth member{info.members[i], std::nullopt, ""};
-    auto answer = answers[i].get();
-    if (answer) {
-      member.answer = std::move(answer).value();
-      member.problem = member.answer->last_error();
-    } else {
-      member.problem = process_exists(member.member.pid)
-                           ? answer.error()
-                           : fmt::format("dead: no process {}", member.member.pid);
-    }
-    health.members.push_back(std::move(member));
+    const InstanceMember& member = health.info.members[i];
+    if (member.rank == 0 && answers[i]) root = answers[i].value().state();
+  }
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const InstanceMember& member = health.info.members[i];
+    health.members.push_back(answers[i] ? answering(member, answers[i].value())
+                                        : silent(member, answers[i].error(),
+                                                 health_socket_path(path, member.rank), root));
   }
   return health;
+}
+
+// Nothing: it ended meanwhile. Members are not asked at one and the same moment, and what begins
+// or ends looks lost for an instant: an alarm is what is still there a little later.
+std::optional<InstanceHealth> ask_instance(const std::filesystem::path& path) {
+  const auto deadline = std::chrono::steady_clock::now() + kAlarmTime;
+  for (;;) {
+    InstanceHealth health = ask_once(path);
+    if (!instance_alive(path)) return std::nullopt;
+    if (health.well() || std::chrono::steady_clock::now() >= deadline) return health;
+    std::this_thread::sleep_for(kPoll);
+  }
 }
 
 std::string progress_of(const StageHealth& h) {
@@ -117,9 +171,8 @@ std::string health_table(const std::vector<InstanceHealth>& instances) {
       }
       if (!m.problem.empty()) notes += fmt::format("stage {}: {}\n", m.member.rank, m.problem);
       if (!m.answer) {
-        rows.push_back({std::to_string(m.member.rank), std::to_string(m.member.pid),
-                        process_exists(m.member.pid) ? "not answering" : "dead", m.member.device,
-                        layers_of(m.member.layer_begin, m.member.layer_end)});
+        rows.push_back({std::to_string(m.member.rank), std::to_string(m.member.pid), m.state,
+                        m.member.device, layers_of(m.member.layer_begin, m.member.layer_end)});
         continue;
       }
       const StageHealth& h = *m.answer;
@@ -162,14 +215,11 @@ boost::json::object member_json(const MemberHealth& m) {
                              {"pid", m.member.pid},
                              {"device", m.member.device},
                              {"layers", {m.member.layer_begin, m.member.layer_end}},
-                             {"well", m.well()}};
+                             {"well", m.well},
+                             {"state", m.state}};
   if (!m.problem.empty()) object["problem"] = m.problem;
-  if (!m.answer) {
-    object["state"] = process_exists(m.member.pid) ? "not answering" : "dead";
-    return object;
-  }
+  if (!m.answer) return object;
   const StageHealth& h = *m.answer;
-  object["state"] = state_name(h.state());
   object["layers"] = {h.layer_begin(), h.layer_end()};
   object["weight_bytes"] = h.weight_bytes();
   object["kv_bytes"] = h.kv_bytes();
@@ -227,15 +277,10 @@ class HealthCommand : public Command {
     bool well = true;
     for (const auto& path : sweep_and_list_instances(root)) {
       if (!instance_.empty() && path.filename() != instance_) continue;
-      const auto info = read_instance_info(path);
-      if (!info) {
-        // It has its folder but has not said yet who belongs to it.
-        instances.push_back(
-            {{.name = path.filename().native(), .kind = "starting", .members = {}}, {}});
-        continue;
-      }
-      instances.push_back(ask_instance(path, info.value()));
-      for (const MemberHealth& m : instances.back().members) well &= m.well();
+      auto health = ask_instance(path);
+      if (!health) continue;
+      well &= health->well();
+      instances.push_back(std::move(*health));
     }
     if (instances.empty()) {
       throw StartError(instance_.empty()

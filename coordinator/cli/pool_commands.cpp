@@ -12,9 +12,11 @@
 
 #include "base/exit_code.h"
 #include "coordinator/cli/commands.h"
+#include "coordinator/console/end_by_signal.h"
 #include "coordinator/console/output.h"
 #include "coordinator/workers/child_process.h"
 #include "shared/control/health_client.h"
+#include "shared/control/unix_socket.h"
 #include "shared/plan/visible_devices.h"
 #include "shared/stage/list_devices.h"
 
@@ -23,6 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
+constexpr const char* kDefaultDevices = "cpu";
 constexpr auto kStartTimeout = std::chrono::seconds(10);
 constexpr auto kTermTimeout = std::chrono::seconds(3);
 constexpr auto kPoll = std::chrono::milliseconds(20);
@@ -36,14 +39,25 @@ class UpCommand : public Command {
     app->add_option("name", name_, "Name of the pool")
         ->check(instance_name_check())
         ->capture_default_str();
-    twins.add(app->add_option("--devices", devices_, "One worker per entry, as for generate")
+    twins.add(app->add_option("--devices", devices_,
+                              "One worker per entry, as for generate; auto: the default")
                   ->capture_default_str(),
               "DEVICES");
     add_runtime_dir_option(*app, twins, runtime_dir_);
   }
 
   int run() override {
-    const auto devices = identify_devices(parse_devices(devices_, twins.source_of("--devices")));
+    if (start() == WriteResult::closed) end_by_signal(SIGPIPE);
+    return static_cast<int>(ExitCode::done);
+  }
+
+ private:
+  // Closed: nobody reads that the pool is up, and it is gone again.
+  WriteResult start() const {
+    const auto devices = identify_devices(parse_devices(
+        devices_ == "auto" ? kDefaultDevices : devices_, twins.source_of("--devices")));
+    require_listed(devices);
+    check_socket_paths(devices.size());
     // Rank 0's card will be known when a run attaches.
     std::vector<DeviceSpec> cards;
     if (devices.front().kind == DeviceKind::cuda) cards = all_gpus();
@@ -73,23 +87,36 @@ class UpCommand : public Command {
       instance.publish(info);
       for (size_t i = 0; i < workers.size(); ++i)
         wait_ready(workers[i], instance.path(), static_cast<int>(i) + 1);
+      // A pool that nobody could be told of is taken down.
+      if (write_stdout(fmt::format("pool '{}' is up: {} workers; use it with convoy generate "
+                                   "--attach {}, end it with convoy down {}\n",
+                                   name_, workers.size(), name_, name_)) == WriteResult::closed) {
+        kill_all(workers);
+        return WriteResult::closed;
+      }
       release(starter.write.get(), workers.size());
     } catch (...) {
-      for (ChildProcess& worker : workers) {
-        worker.signal(SIGKILL);
-        worker.reap_for(1000);
-      }
+      kill_all(workers);
       throw;
     }
     instance.disown();
-    [[maybe_unused]] const WriteResult written =
-        write_stdout(fmt::format("pool '{}' is up: {} workers; use it with convoy generate "
-                                 "--attach {}, end it with convoy down {}\n",
-                                 name_, workers.size(), name_, name_));
-    return static_cast<int>(ExitCode::done);
+    return WriteResult::written;
   }
 
- private:
+  // Before anything starts: of the longest one.
+  void check_socket_paths(size_t workers) const {
+    const Status status = check_socket_path(
+        health_socket_path(runtime_root(runtime_dir_) / name_, static_cast<int>(workers)));
+    if (!status) throw StartError(status.error());
+  }
+
+  static void kill_all(std::vector<ChildProcess>& workers) {
+    for (ChildProcess& worker : workers) {
+      worker.signal(SIGKILL);
+      worker.reap_for(1000);
+    }
+  }
+
   // A byte for each worker, all in one write: either all of them are released or none.
   static void release(int fd, size_t workers) {
     const std::string bytes(workers, '\0');
@@ -98,22 +125,23 @@ class UpCommand : public Command {
   }
 
   static void wait_ready(ChildProcess& worker, const fs::path& instance, int rank) {
+    const fs::path log = worker_log_path(instance, rank);
     const auto deadline = Clock::now() + kStartTimeout;
     while (!fs::exists(control_socket_path(instance, rank)) ||
            !ask_health(health_socket_path(instance, rank))) {
       if (const auto exit = worker.try_reap()) {
-        throw StartError(fmt::format("stage {} (pid {}) {}; its log is {}", rank, worker.pid(),
-                                     describe(*exit), worker_log_path(instance, rank).native()));
+        throw StartError(fmt::format("stage {} (pid {}) {}{}", rank, worker.pid(), describe(*exit),
+                                     last_words(log)));
       }
       if (Clock::now() >= deadline)
-        throw StartError(
-            fmt::format("stage {} (pid {}) did not start in time", rank, worker.pid()));
+        throw StartError(fmt::format("stage {} (pid {}) did not start within {} s{}", rank,
+                                     worker.pid(), kStartTimeout.count(), last_words(log)));
       std::this_thread::sleep_for(kPoll);
     }
   }
 
   std::string name_ = "pool";
-  std::string devices_ = "cpu";
+  std::string devices_ = kDefaultDevices;
   std::string runtime_dir_;
 };
 

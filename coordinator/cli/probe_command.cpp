@@ -114,8 +114,9 @@ class ProbeCommand : public Command {
     app = parent.add_subcommand(
         "probe", "Measure the links between devices, with the processes that a run would use");
     twins.add(app->add_option("--devices", devices_,
-                              "Devices to pair up, as for a run (default: every CUDA device, or "
-                              "cpu); one that repeats or stands alone is paired with itself"),
+                              "Devices to pair up, as for a run; auto: every CUDA device, or cpu; "
+                              "one that repeats or stands alone is paired with itself")
+                  ->capture_default_str(),
               "DEVICES");
     add_doorbell_option(*app, twins, doorbell_);
     app->add_option("--rounds", options_.rounds, "Round trips of each payload size")
@@ -142,7 +143,7 @@ class ProbeCommand : public Command {
 
  private:
   std::vector<DeviceSpec> chosen_devices() const {
-    if (!devices_.empty())
+    if (devices_ != "auto")
       return identify_devices(parse_devices(devices_, twins.source_of("--devices")));
     std::vector<DeviceSpec> gpus = all_gpus();
     if (gpus.empty()) gpus.push_back({DeviceKind::cpu, "cpu"});
@@ -150,7 +151,7 @@ class ProbeCommand : public Command {
   }
 
   ProbeOptions options_;
-  std::string devices_;
+  std::string devices_ = "auto";
   std::string doorbell_ = "auto";
   std::string runtime_dir_;
   bool json_ = false;

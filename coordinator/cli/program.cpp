@@ -21,9 +21,8 @@
 namespace convoy {
 namespace {
 
-void write_json_error(ExitCode code, const std::string& message) {
-  const boost::json::object object{
-      {"error", {{"code", exit_code_name(code)}, {"message", message}}}};
+void write_json_error(const char* code, const std::string& message) {
+  const boost::json::object object{{"error", {{"code", code}, {"message", message}}}};
   try {
     [[maybe_unused]] const WriteResult written =
         write_stdout(boost::json::serialize(object) + "\n");
@@ -34,7 +33,8 @@ void write_json_error(ExitCode code, const std::string& message) {
 
 int report(const FatalError& error, bool json) {
   write_stderr(fmt::format("convoy: {}\n", error.what()));
-  if (json) write_json_error(error.code(), error.what());
+  const bool cancelled = dynamic_cast<const Cancelled*>(&error) != nullptr;
+  if (json) write_json_error(cancelled ? "cancelled" : exit_code_name(error.code()), error.what());
   return static_cast<int>(error.code());
 }
 
@@ -58,7 +58,7 @@ int run_command(Command& command) {
 int report_usage(const CLI::ParseError& error, int argc, char** argv) {
   const bool json = std::any_of(
       argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
-  if (json) write_json_error(ExitCode::usage, error.what());
+  if (json) write_json_error(exit_code_name(ExitCode::usage), error.what());
   return static_cast<int>(ExitCode::usage);
 }
 

@@ -119,14 +119,16 @@ Status Engine::wait_chosen(std::span<int32_t> next) {
 }
 
 Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids,
-                                std::span<const StateImage> images, const DrawRule& rule) {
+                                std::span<const StateImage> images, const DrawRule& rule,
+                                const std::function<bool()>& stop) {
   const auto end = static_cast<int>(ids.size());
   CONVOY_CHECK(sequence.length() < end && sequence.length() % kPageTokens == 0,
                "prefill wants whole pages and a token beyond them");
   CONVOY_CHECK(stages_ == 1 || pipeline_ != nullptr, "prefill before connect()");
   choices_.clear();
   int in_flight = 0;
-  while (sequence.length() < end) {
+  bool stopped = false;
+  while (sequence.length() < end && !(stopped = stop && stop())) {
     // Each stage works on one chunk: rank 0 runs ahead of the first one's return by as many chunks
     // as there are stages.
     if (in_flight == stages_) {
@@ -159,7 +161,13 @@ Result<int32_t> Engine::prefill(Sequence& sequence, std::span<const int32_t> ids
     }
   }
   for (; in_flight > 0; --in_flight) {
-    if (Status status = collect(1, in_flight == 1); !status) return Error{status.error()};
+    if (Status status = collect(1, in_flight == 1 && !stopped); !status)
+      return Error{status.error()};
+  }
+  if (stopped) {
+    health_.add_step(std::exchange(busy_, 0), std::exchange(waited_, 0));
+    health_.set_state(proto::StageHealth::READY);
+    return kStopped;
   }
   int32_t next = -1;
   choose(1, {&rule, 1});

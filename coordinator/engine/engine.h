@@ -56,9 +56,12 @@ class Engine {
   /// Runs what a sequence lacks of its prompt (at least one token; what it has is whole pages) in
   /// chunks that overlap over the stages. Gives the first token to follow. `images`: where the
   /// state on the way is left in which slots, in order; a chunk ends there. `rule`: how that token
-  /// is drawn.
+  /// is drawn. `stop`, which may be empty, is asked between chunks: true ends it with kStopped
+  /// where the sequence now is, its images up to there left.
   Result<int32_t> prefill(Sequence& sequence, std::span<const int32_t> ids,
-                          std::span<const StateImage> images = {}, const DrawRule& rule = {});
+                          std::span<const StateImage> images = {}, const DrawRule& rule = {},
+                          const std::function<bool()>& stop = {});
+  static constexpr int32_t kStopped = -2;  ///< no token
   /// Begins a fresh sequence behind a prefix that the stages hold.
   Status adopt(Sequence& sequence, const PrefixHit& prefix);
   /// Has every stage follow what the prefix cache did.

@@ -106,18 +106,28 @@ std::vector<StateImage> SequenceKeeper::choose_images(const KeptPrompt& prompt,
 }
 
 Result<int32_t> SequenceKeeper::prefill(AdmittedSequence& admitted, std::span<const int32_t> ids,
-                                        const DrawRule& rule) {
+                                        const DrawRule& rule, const std::function<bool()>& stop) {
   Sequence& sequence = *admitted.sequence;
-  auto first = engine_.prefill(sequence, ids, admitted.images, rule);
+  auto first = engine_.prefill(sequence, ids, admitted.images, rule, stop);
   if (!first || !cache_) return first;
-  cache_->insert(ids, sequence.page_groups(), admitted.images);
+  keep_prompt(admitted, ids.first(static_cast<size_t>(sequence.length())));
   if (Status status = publish_changes(); !status) return Error{status.error()};
-  if (mode_ == PrefixCacheMode::fast) {
+  if (mode_ == PrefixCacheMode::fast && first.value() != Engine::kStopped) {
     admitted.boundary_slot = cache_->take_slot().value_or(-1);
     if (admitted.boundary_slot >= 0) sequence.leave_state_at_page_ends(admitted.boundary_slot);
     if (Status status = publish_changes(); !status) return Error{status.error()};
   }
   return first;
+}
+
+// `ids`: what was computed of the prompt, which may have been given up before some images.
+void SequenceKeeper::keep_prompt(AdmittedSequence& admitted, std::span<const int32_t> ids) {
+  auto& images = admitted.images;
+  while (!images.empty() && images.back().tokens > static_cast<int>(ids.size())) {
+    cache_->give_back(images.back().slot);
+    images.pop_back();
+  }
+  cache_->insert(ids, admitted.sequence->page_groups(), images);
 }
 
 Status SequenceKeeper::retire(AdmittedSequence admitted, std::span<const int32_t> ids) {

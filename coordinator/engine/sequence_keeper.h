@@ -58,9 +58,10 @@ class SequenceKeeper {
   /// the longest prefix of the prompt that the cache has; prefill() must follow before another
   /// admit(). Without `prompt` nothing is looked up and nothing will be kept.
   Result<AdmittedSequence> admit(int row, int max_tokens, const KeptPrompt& prompt = {});
-  /// Computes the rest of the prompt and keeps its prefixes; the token that follows.
+  /// Computes the rest of the prompt and keeps its prefixes; the token that follows, or
+  /// Engine::kStopped as Engine::prefill() gives it.
   Result<int32_t> prefill(AdmittedSequence& admitted, std::span<const int32_t> ids,
-                          const DrawRule& rule);
+                          const DrawRule& rule, const std::function<bool()>& stop = {});
   /// Publishes the release of the sequence behind all its steps. Its row and page groups are free
   /// at the latest when the next admit() returns. `ids`: prompt and answer, for the cache; may be
   /// empty.
@@ -77,6 +78,7 @@ class SequenceKeeper {
   Status make_room(int page_groups);
   std::vector<StateImage> choose_images(const KeptPrompt& prompt, const PrefixHit& hit);
   Status keep_answer(const AdmittedSequence& admitted, std::span<const int32_t> ids);
+  void keep_prompt(AdmittedSequence& admitted, std::span<const int32_t> ids);
   Status publish_changes();
 
   Engine& engine_;

@@ -109,13 +109,14 @@ class Generation {
     const auto first = begin();
     answer_.result().prefill_s = seconds_since(prefill_begin);
     if (!first) return end_by_error(first.error());
+    if (first.value() == Engine::kStopped) return finish(FinishReason::cancelled);
     const auto decode_begin = Clock::now();
     // What runs ahead goes past the place where the state is saved.
     if (logits_.empty() && run_.engine().runs_ahead() && request_.save_state.empty())
       return run_ahead(first.value(), decode_begin);
     for (int32_t next = choose(first.value());;) {
       if (const auto reason = accept(next, decode_begin)) {
-        if (*reason != FinishReason::cancelled) save_state(next);
+        if (*reason != FinishReason::cancelled) try_to_save(next);
         return finish(*reason);
       }
       Sequence* const lane = &sequence_;
@@ -134,7 +135,7 @@ class Generation {
     const DrawRule rule = answer_.rule();
     if (!request_.loaded_state) {
       fed_ = request_.prompt_ids;
-      return run_.sequences().prefill(admitted_, request_.prompt_ids, rule);
+      return run_.sequences().prefill(admitted_, request_.prompt_ids, rule, request_.interrupted);
     }
     run_.load_state(sequence_, *request_.loaded_state);
     fed_ = request_.loaded_state->description().ids;
@@ -144,6 +145,15 @@ class Generation {
         !status)
       return Error{status.error()};
     return next;
+  }
+
+  // The answer stands whatever becomes of its state.
+  void try_to_save(int32_t following) {
+    try {
+      save_state(following);
+    } catch (const StartError& error) {
+      answer_.result().state_error = error.what();
+    }
   }
 
   // `following`: the token that was chosen last and is not in the cache.

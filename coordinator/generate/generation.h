@@ -28,6 +28,9 @@ struct GenerationRequest {
   std::optional<int>
       top_logprobs;  ///< report each token's log-probability and that many of the likeliest
   ReasoningMarkers reasoning;
+  /// Asked between the chunks of the prompt: true gives it up, and the answer is cancelled. May be
+  /// empty.
+  std::function<bool()> interrupted;
   double pace_tokens_per_s = 0;  ///< 0: as fast as it goes
   /// A state to go on from instead of a prompt: prompt_ids are its prompt then, and continued_ids
   /// what was generated after it, which counts for penalties and draws.
@@ -51,6 +54,8 @@ struct GenerationResult {
   int cached_tokens = 0;  ///< of the prompt: the prefix cache had them
   FinishReason finish_reason = FinishReason::length;
   std::optional<int32_t> stop_id;
+  std::string
+      state_error;  ///< why the state could not be saved; empty: it was, or was not asked for
   double prefill_s = 0;
   double decode_s = 0;
   int decode_steps = 0;

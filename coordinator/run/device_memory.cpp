@@ -17,6 +17,17 @@ uint64_t minus(uint64_t bytes, uint64_t headroom) {
   return bytes > headroom ? bytes - headroom : 0;
 }
 
+void require_card(const DeviceSpec& device) {
+  try {
+    require_listed({device});
+  } catch (const StartError& error) {
+    throw StartError(
+        fmt::format("{}; convoy plan counts with a card that is not here where --memory-limit says "
+                    "how much may be taken there",
+                    error.what()));
+  }
+}
+
 }  // namespace
 
 template <typename Value>
@@ -67,6 +78,8 @@ std::vector<DeviceMemory> device_memory(const std::vector<DeviceSpec>& devices,
     if (sensor) here.available_bytes = sensor->free_bytes(uuid);
     if (here.available_bytes) here.available_bytes = minus(*here.available_bytes, headroom);
     if (most[i]) here.available_bytes = std::min(here.available_bytes.value_or(*most[i]), *most[i]);
+    // A card of a pool may be hidden from this process; its UUID says that it was there.
+    if (!here.available_bytes && devices[i].uuid.empty()) require_card(devices[i]);
     seen.emplace(uuid, here);
     memory.push_back(std::move(here));
   }

@@ -14,7 +14,7 @@ namespace convoy {
 /// `limits` says for it. Devices are not opened: a card's free bytes are the driver's management
 /// library's, a CPU's are what the machine has left. Where nobody tells, the device's limit, if it
 /// has one. Spellings of one card get one name. Throws UsageError for a limit of a device that no
-/// stage has.
+/// stage has, StartError for a card that is not here and has no limit.
 std::vector<DeviceMemory> device_memory(const std::vector<DeviceSpec>& devices,
                                         const std::vector<DeviceValue<uint64_t>>& limits,
                                         std::optional<uint64_t> headroom_bytes);

@@ -46,8 +46,9 @@ struct RunOptions {
   bool cuda_graphs = true;
   LinkChoice links;
   bool warn_of_fallback = true;  ///< where a link is not what `links` wishes
-  std::string attach;            ///< name of a pool; empty: spawn workers
-  std::string instance;          ///< name of this run's folder; empty: made from the pid
+  OptionNames names;
+  std::string attach;    ///< name of a pool; empty: spawn workers
+  std::string instance;  ///< name of this run's folder; empty: made from the pid
   std::filesystem::path runtime_root;
   std::filesystem::path worker_program;
   std::string log_level;

@@ -32,8 +32,8 @@ std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
   if (options.attach.empty()) return devices;
   if (devices.size() != 1) {
     throw UsageError(fmt::format(
-        "--attach takes one device for rank 0, --devices names {}; the other stages are the pool's",
-        devices.size()));
+        "--attach takes one device for rank 0, {} names {}; the other stages are the pool's",
+        options.names.devices, devices.size()));
   }
   const auto alive = sweep_and_list_instances(options.runtime_root);
   if (std::find(alive.begin(), alive.end(), pool_directory(options)) == alive.end()) {
@@ -48,7 +48,7 @@ std::vector<DeviceSpec> devices_of_run(const RunOptions& options) {
   for (const InstanceMember& member : info.value().members) {
     const DeviceSpec spec = device_of_pool(member);
     if (spec.kind != devices.front().kind) {
-      throw UsageError(fmt::format("--devices {} and the pool's {} cannot be mixed",
+      throw UsageError(fmt::format("{} {} and the pool's {} cannot be mixed", options.names.devices,
                                    devices.front().id, spec.id));
     }
     devices.push_back(spec);
@@ -61,10 +61,11 @@ std::vector<uint64_t> speeds_of_run(const std::vector<DeviceSpec>& devices,
                                     const RunOptions& options) {
   constexpr double kSteps = 1000;
   std::vector<uint64_t> speeds;
-  const auto given = values_of(devices, options.device_speeds, "--device-speed");
+  const auto given = values_of(devices, options.device_speeds, options.names.device_speed);
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!given[i]) {
-      throw UsageError(fmt::format("--device-speed does not name {}", devices[i].id));
+      throw UsageError(
+          fmt::format("{} does not name {}", options.names.device_speed, devices[i].id));
     }
     speeds.push_back(static_cast<uint64_t>(std::max(1.0, *given[i] * kSteps)));
   }
@@ -76,7 +77,7 @@ std::vector<uint64_t> speeds_of_run(const std::vector<DeviceSpec>& devices,
 PlanRequest plan_request(const ModelConfig& config, const RunOptions& options) {
   std::vector<DeviceSpec> devices = devices_of_run(options);
   if (!options.allow_mixed_architectures && devices.size() > 1)
-    refuse_mixed_architectures(list_devices(devices), "--devices");
+    refuse_mixed_architectures(list_devices(devices), options.names.devices);
   std::vector<DeviceMemory> memory =
       device_memory(devices, options.memory_limits, options.kv_headroom_bytes);
   return plan_request(config, options, std::move(devices), std::move(memory));
@@ -103,14 +104,16 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
           ? options.max_context_tokens
           : std::min(config.max_position_embeddings, kDefaultContextTokens);
   if (request.max_context_tokens > config.max_position_embeddings) {
-    throw UsageError(fmt::format("--max-context {} is more than the model's {} positions",
-                                 request.max_context_tokens, config.max_position_embeddings));
+    throw UsageError(fmt::format("{} {} is more than the model's {} positions",
+                                 options.names.max_context, request.max_context_tokens,
+                                 config.max_position_embeddings));
   }
   request.kv_capacity_tokens = options.kv_capacity_tokens;
   if (request.kv_capacity_tokens != 0 && request.kv_capacity_tokens < request.max_context_tokens) {
     if (options.max_context_tokens != 0) {
-      throw UsageError(fmt::format("--kv-capacity {} is less than --max-context {}",
-                                   request.kv_capacity_tokens, request.max_context_tokens));
+      throw UsageError(fmt::format("{} {} is less than {} {}", options.names.kv_capacity,
+                                   request.kv_capacity_tokens, options.names.max_context,
+                                   request.max_context_tokens));
     }
     request.max_context_tokens = request.kv_capacity_tokens;
   }
@@ -119,10 +122,10 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options,
   if (options.prefix_cache != PrefixCacheMode::off) request.image_slots = options.prefix_images;
   request.host_cache_bytes = options.host_cache_bytes;
   if (const auto available = available_host_bytes(); options.host_cache_bytes > available) {
-    throw StartError(
-        fmt::format("--host-cache-gib asks for {} bytes of host memory, {} are available",
-                    options.host_cache_bytes, available));
+    throw StartError(fmt::format("{} asks for {} bytes of host memory, {} are available",
+                                 options.names.host_cache, options.host_cache_bytes, available));
   }
+  request.names = options.names;
   request.kv_dtype = options.kv_dtype;
   request.stage_layers = options.stage_layers;
   request.devices = std::move(devices);

@@ -178,13 +178,19 @@ Pipe make_pipe() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-std::string last_line(const std::filesystem::path& log) {
+std::string last_line(const std::filesystem::path& log, int64_t skipped_bytes) {
   std::ifstream in(log);
+  in.seekg(skipped_bytes);
   std::string last;
   for (std::string line; std::getline(in, line);) {
     if (!line.empty()) last = line;
   }
   return last;
+}
+
+std::string last_words(const std::filesystem::path& log, int64_t skipped_bytes) {
+  const std::string last = last_line(log, skipped_bytes);
+  return last.empty() ? "" : fmt::format("; its last log line: {}", last);
 }
 
 }  // namespace convoy

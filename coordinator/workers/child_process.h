@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -61,7 +62,10 @@ struct Pipe {
 };
 Pipe make_pipe();
 
-/// The last line of a child's log that is not empty; "" where there is none.
-std::string last_line(const std::filesystem::path& log);
+/// The last line of a child's log that is not empty, of what comes after its first `skipped_bytes`;
+/// "" where there is none.
+std::string last_line(const std::filesystem::path& log, int64_t skipped_bytes = 0);
+/// The same for the end of a message: "; its last log line: …", or "".
+std::string last_words(const std::filesystem::path& log, int64_t skipped_bytes = 0);
 
 }  // namespace convoy

@@ -16,22 +16,20 @@ constexpr auto kExitGrace = std::chrono::milliseconds(500);
 
 }  // namespace
 
-WorkerConnection::WorkerConnection(boost::asio::io_context& context, Rank rank, std::string device,
-                                   UniqueFd socket, std::optional<ChildProcess> child,
-                                   std::filesystem::path log_path, Callbacks callbacks)
+WorkerConnection::WorkerConnection(boost::asio::io_context& context, Worker worker, UniqueFd socket,
+                                   Callbacks callbacks)
     : context_(context),
-      rank_(rank),
-      device_(std::move(device)),
-      child_(std::move(child)),
-      log_path_(std::move(log_path)),
+      rank_(worker.rank),
+      device_(std::move(worker.device)),
+      child_(std::move(worker.child)),
+      log_path_(std::move(worker.log_path)),
       callbacks_(std::move(callbacks)),
       channel_(std::make_shared<FrameChannel>(context, std::move(socket))),
       pidfd_(context),
-      grace_(context) {
-  if (child_) {
-    pid_ = child_->pid();
-    pidfd_.assign(::fcntl(child_->pidfd(), F_DUPFD_CLOEXEC, 0));
-  }
+      grace_(context),
+      pid_(worker.pid),
+      old_log_bytes_(child_ ? 0 : -1) {
+  if (child_) pidfd_.assign(::fcntl(child_->pidfd(), F_DUPFD_CLOEXEC, 0));
 }
 
 void WorkerConnection::start() {
@@ -128,6 +126,12 @@ void WorkerConnection::on_message(const proto::FromWorker& message) {
 
 void WorkerConnection::on_hello(const proto::Hello& hello) {
   if (greeted_) return fail(broken_rule_code(), "said Hello twice");
+  if (!child_) {
+    pid_ = hello.pid();
+    std::error_code none;  // then the size is -1, too
+    if (!hello.busy())
+      old_log_bytes_ = static_cast<int64_t>(std::filesystem::file_size(log_path_, none));
+  }
   if (hello.protocol_version() != kProtocolVersion) {
     return fail(
         ExitCode::start_failed,
@@ -138,7 +142,6 @@ void WorkerConnection::on_hello(const proto::Hello& hello) {
     return fail(ExitCode::start_failed, fmt::format("says it is a '{}'", hello.role()));
   if (hello.busy()) return fail(ExitCode::start_failed, "serves another coordinator");
   greeted_ = true;
-  pid_ = hello.pid();
   callbacks_.update(rank_, [&](WorkerStatus& status) {
     status.phase = WorkerPhase::greeted;
     status.pid = hello.pid();
@@ -200,13 +203,14 @@ void WorkerConnection::fail(ExitCode code, const std::string& what) {
 }
 
 std::string WorkerConnection::who() const {
-  return fmt::format("stage {} (pid {}, device {})", rank_.value, pid_, device_);
+  const int pid = pid_;
+  return fmt::format("stage {} ({}device {})", rank_.value,
+                     pid == 0 ? "" : fmt::format("pid {}, ", pid), device_);
 }
 
 std::string WorkerConnection::last_words() const {
-  if (log_path_.empty()) return "";
-  const std::string last = last_line(log_path_);
-  return last.empty() ? "" : fmt::format("; its last log line: {}", last);
+  const int64_t old_bytes = old_log_bytes_;
+  return old_bytes < 0 ? "" : convoy::last_words(log_path_, old_bytes);
 }
 
 }  // namespace convoy

@@ -1,9 +1,11 @@
 // The coordinator's conversation with one stage worker, and what it knows of it.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -50,10 +52,14 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
     std::function<void(Rank, WorkerFailure)> failed;
   };
 
-  /// `child`: the process behind the socket, if it was spawned; attached workers have none.
-  /// `log_path` may be empty.
-  WorkerConnection(boost::asio::io_context& context, Rank rank, std::string device, UniqueFd socket,
-                   std::optional<ChildProcess> child, std::filesystem::path log_path,
+  struct Worker {
+    Rank rank;
+    std::string device;
+    int pid = 0;                        ///< 0: not known before its Hello
+    std::optional<ChildProcess> child;  ///< if it was spawned; attached workers have none
+    std::filesystem::path log_path;
+  };
+  WorkerConnection(boost::asio::io_context& context, Worker worker, UniqueFd socket,
                    Callbacks callbacks);
   /// Sends Hello and listens. On the io_context's thread.
   void start();
@@ -65,10 +71,11 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
   void close();
 
   Rank rank() const { return rank_; }
-  const std::string& device() const { return device_; }
+  /// "stage 2 (pid 123, device cpu)"; a pid that is not known is left out. Any thread.
+  std::string who() const;
   /// Null for attached workers.
   ChildProcess* child() { return child_ ? &*child_ : nullptr; }
-  /// "; its last log line: …", or "" without one. Any thread.
+  /// "; its last log line: …", or "" without one since the conversation began. Any thread.
   std::string last_words() const;
 
  private:
@@ -87,8 +94,6 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
     return greeted_ ? ExitCode::engine_died : ExitCode::start_failed;
   }
   void fail(ExitCode code, const std::string& what);
-  /// "stage 2 (pid 123, device cpu)".
-  std::string who() const;
 
   boost::asio::io_context& context_;
   Rank rank_;
@@ -101,7 +106,9 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
   boost::asio::steady_timer grace_;  // between the end of the socket and the end of the child
   std::optional<std::string> closed_reason_;
   std::optional<ChildExit> child_exit_;
-  int pid_ = 0;
+  std::atomic<int> pid_;
+  /// What the log held when the conversation began, which is about earlier ones; -1: it has not.
+  std::atomic<int64_t> old_log_bytes_;
   bool greeted_ = false;
   bool ending_ = false;
   bool failed_ = false;

@@ -69,8 +69,7 @@ void WorkerPool::wait_for_signals() {
   });
 }
 
-void WorkerPool::add(Rank rank, const std::string& device, UniqueFd socket,
-                     std::optional<ChildProcess> child, const std::filesystem::path& log_path) {
+void WorkerPool::add(WorkerConnection::Worker worker, UniqueFd socket) {
   WorkerConnection::Callbacks callbacks;
   callbacks.update = [this](Rank r, const std::function<void(WorkerStatus&)>& change) {
     {
@@ -83,15 +82,15 @@ void WorkerPool::add(Rank rank, const std::string& device, UniqueFd socket,
   {
     const std::lock_guard lock(mutex_);
     status_.emplace_back();
-    if (child) status_.back().pid = child->pid();
+    status_.back().pid = worker.pid;
   }
-  auto worker = std::make_shared<WorkerConnection>(context_, rank, device, std::move(socket),
-                                                   std::move(child), log_path, callbacks);
+  auto connection =
+      std::make_shared<WorkerConnection>(context_, std::move(worker), std::move(socket), callbacks);
   {
     const std::lock_guard lock(mutex_);
-    workers_.push_back(worker);
+    workers_.push_back(connection);
   }
-  boost::asio::post(context_, [worker] { worker->start(); });
+  boost::asio::post(context_, [connection] { connection->start(); });
 }
 
 void WorkerPool::spawn(const std::filesystem::path& program, const std::filesystem::path& instance,
@@ -112,18 +111,36 @@ void WorkerPool::spawn(const std::filesystem::path& program, const std::filesyst
          .descriptors = {theirs.get()},
          .environment = environment_of_stage(plan, r),
          .stderr_log = log_path});
-    add(stage.rank, stage.device.id, std::move(ours), std::move(child), log_path);
+    const int pid = child.pid();
+    add({.rank = stage.rank,
+         .device = stage.device.id,
+         .pid = pid,
+         .child = std::move(child),
+         .log_path = log_path},
+        std::move(ours));
   }
 }
 
 void WorkerPool::attach(const std::filesystem::path& instance, const StagePlan& plan) {
+  const auto info = read_instance_info(instance);
+  const auto pid_of = [&](Rank rank) {
+    if (!info) return 0;
+    for (const InstanceMember& member : info.value().members) {
+      if (member.rank == rank.value) return member.pid;
+    }
+    return 0;
+  };
   for (size_t r = 1; r < plan.stages.size(); ++r) {
     const Rank rank = plan.stages[r].rank;
     auto socket = connect_unix(control_socket_path(instance, rank.value), kConnectTimeoutMs);
     if (!socket)
       throw StartError(fmt::format("cannot attach stage {}: {}", rank.value, socket.error()));
-    add(rank, plan.stages[r].device.id, std::move(socket).value(), std::nullopt,
-        worker_log_path(instance, rank.value));
+    add({.rank = rank,
+         .device = plan.stages[r].device.id,
+         .pid = pid_of(rank),
+         .child = std::nullopt,
+         .log_path = worker_log_path(instance, rank.value)},
+        std::move(socket).value());
   }
 }
 
@@ -139,8 +156,7 @@ void WorkerPool::wait_all(const std::function<bool(const WorkerStatus&)>& reache
     if (late == status_.end()) return;
     if (timeout_ms >= 0 && Clock::now() >= deadline) {
       const WorkerConnection& worker = *workers_[static_cast<size_t>(late - status_.begin())];
-      throw StartError(fmt::format("stage {} (pid {}, device {}) did not {} within {} s{}",
-                                   worker.rank().value, late->pid, worker.device(), what,
+      throw StartError(fmt::format("{} did not {} within {} s{}", worker.who(), what,
                                    timeout_ms / 1000.0, worker.last_words()));
     }
     changed_.wait_for(lock, kTick);

@@ -114,8 +114,7 @@ class WorkerPool {
   void set_interrupt_handler(std::function<void()> handler);
 
  private:
-  void add(Rank rank, const std::string& device, UniqueFd socket, std::optional<ChildProcess> child,
-           const std::filesystem::path& log);
+  void add(WorkerConnection::Worker worker, UniqueFd socket);
   void wait_for_signals();
   void on_failure(WorkerFailure failure);
   void announce_stop();

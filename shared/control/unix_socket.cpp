@@ -32,6 +32,12 @@ Error failure(const char* what, const std::filesystem::path& path) {
 
 }  // namespace
 
+Status check_socket_path(const std::filesystem::path& path) {
+  const auto address = address_of(path);
+  if (!address) return Error{address.error()};
+  return {};
+}
+
 Result<UniqueFd> listen_unix(const std::filesystem::path& path) {
   const auto address = address_of(path);
   if (!address) return Error{address.error()};

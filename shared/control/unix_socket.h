@@ -8,6 +8,9 @@
 
 namespace convoy {
 
+/// Whether a socket can have this path; the error names it and what is possible.
+Status check_socket_path(const std::filesystem::path& path);
+
 /// Binds and listens; the socket is close-on-exec and non-blocking. Errors name the path; a path
 /// longer than 107 bytes is one.
 Result<UniqueFd> listen_unix(const std::filesystem::path& path);

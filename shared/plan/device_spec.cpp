@@ -79,6 +79,11 @@ std::optional<DeviceSpec> parse_one(std::string_view text) {
 }  // namespace
 
 std::vector<DeviceSpec> parse_devices(std::string_view text, std::string_view source) {
+  if (text.find(';') != std::string_view::npos) {
+    throw UsageError(fmt::format(
+        "{}: '{}' names several device sets (; is between them), which convoy bench alone takes",
+        source, text));
+  }
   std::vector<DeviceSpec> devices;
   for (const std::string_view part : split_commas(text)) {
     const auto device = parse_one(part);

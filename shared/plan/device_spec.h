@@ -20,7 +20,8 @@ struct DeviceSpec {
 
 /// Parses a comma-separated list: `cpu`, `cuda:0`, `0`, `GPU-<uuid>` or a PCI id; ids may repeat.
 /// `source` names the flag or variable in errors. Throws UsageError for an empty list, an unknown
-/// word, or CPU and CUDA devices mixed (CPU links carry f32, CUDA links bf16).
+/// word, several sets with ; between them, or CPU and CUDA devices mixed (CPU links carry f32, CUDA
+/// links bf16).
 std::vector<DeviceSpec> parse_devices(std::string_view text, std::string_view source);
 
 /// Parses "5,4,3": positive layer counts per stage. Throws UsageError.

@@ -30,18 +30,19 @@ void check_counts(const ModelConfig& config, const PlanRequest& request) {
   const std::vector<int>& counts = request.stage_layers;
   const size_t devices = request.devices.size();
   if (devices > static_cast<size_t>(config.num_layers)) {
-    throw UsageError(fmt::format("--devices names {} stages, the model has only {} layers", devices,
-                                 config.num_layers));
+    throw UsageError(fmt::format("{} names {} stages, the model has only {} layers",
+                                 request.names.devices, devices, config.num_layers));
   }
   if (counts.empty()) return;
   if (counts.size() != devices) {
-    throw UsageError(
-        fmt::format("--stage-layers names {} stages, --devices {}", counts.size(), devices));
+    throw UsageError(fmt::format("{} names {} stages, {} {}", request.names.stage_layers,
+                                 counts.size(), request.names.devices, devices));
   }
   const int total = std::accumulate(counts.begin(), counts.end(), 0);
   if (total != config.num_layers) {
-    throw UsageError(fmt::format("--stage-layers {} adds up to {} layers, the model has {}",
-                                 fmt::join(counts, ","), total, config.num_layers));
+    throw UsageError(fmt::format("{} {} adds up to {} layers, the model has {}",
+                                 request.names.stage_layers, fmt::join(counts, ","), total,
+                                 config.num_layers));
   }
 }
 
@@ -50,6 +51,20 @@ uint64_t leading_bits(uint64_t bytes) {
   constexpr int kBits = 5;
   const int shift = std::max(0, static_cast<int>(std::bit_width(bytes)) - kBits);
   return std::max<uint64_t>(1, ((bytes >> shift) + ((bytes << 1 >> shift) & 1)) << shift);
+}
+
+int page_groups_of(int tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens;
+}
+
+// The largest number below `failing` that fits, if one from `least` on does; else `least` - 1.
+int largest_fitting(int least, int failing, const std::function<bool(int)>& fits) {
+  int fitting = least - 1;
+  while (failing - fitting > 1) {
+    const int tried = fitting + (failing - fitting) / 2;
+    (fits(tried) ? fitting : failing) = tried;
+  }
+  return fitting;
 }
 
 class Planner {
@@ -217,9 +232,8 @@ bool StagePlan::fits() const {
 }
 
 int least_page_groups(const PlanRequest& request) {
-  const int tokens =
-      request.kv_capacity_tokens != 0 ? request.kv_capacity_tokens : request.max_context_tokens;
-  return (tokens + kPageTokens - 1) / kPageTokens;
+  return page_groups_of(request.kv_capacity_tokens != 0 ? request.kv_capacity_tokens
+                                                        : request.max_context_tokens);
 }
 
 StagePlan make_stage_plan(const ModelConfig& config, const PlanRequest& request) {
@@ -234,15 +248,37 @@ int largest_context_tokens(const ModelConfig& config, const PlanRequest& request
   const auto tokens = [&](int pages) {
     return std::min(pages * kPageTokens, config.max_position_embeddings);
   };
-  int fitting = 0;
-  int failing = (config.max_position_embeddings + kPageTokens - 1) / kPageTokens + 1;
-  while (failing - fitting > 1) {
-    const int pages = fitting + (failing - fitting) / 2;
+  const int most = page_groups_of(config.max_position_embeddings);
+  return tokens(largest_fitting(1, most + 1, [&](int pages) {
     tried.max_context_tokens = tokens(pages);
-    (make_stage_plan(config, tried).fits() ? fitting : failing) = pages;
-  }
-  return tokens(fitting);
+    return make_stage_plan(config, tried).fits();
+  }));
 }
+
+int largest_kv_capacity_tokens(const ModelConfig& config, const PlanRequest& request) {
+  PlanRequest tried = request;
+  const int least = page_groups_of(request.max_context_tokens);
+  const int pages = largest_fitting(least, least_page_groups(request), [&](int page_groups) {
+    tried.kv_capacity_tokens = page_groups * kPageTokens;
+    return make_stage_plan(config, tried).fits();
+  });
+  return pages < least ? 0 : pages * kPageTokens;
+}
+
+namespace {
+
+std::string what_would_fit(const ModelConfig& config, const PlanRequest& request) {
+  const int context = largest_context_tokens(config, request);
+  if (request.kv_capacity_tokens != 0 && context >= request.max_context_tokens) {
+    if (const int capacity = largest_kv_capacity_tokens(config, request); capacity != 0)
+      return fmt::format("the largest {} that fits is {} tokens", request.names.kv_capacity,
+                         capacity);
+  }
+  return context == 0 ? "no context fits"
+                      : fmt::format("the largest context that fits is {} tokens", context);
+}
+
+}  // namespace
 
 std::string plan_refusal(const ModelConfig& config, const PlanRequest& request,
                          const StagePlan& plan) {
@@ -252,7 +288,6 @@ std::string plan_refusal(const ModelConfig& config, const PlanRequest& request,
   const DeviceNeed& worst = *std::max_element(
       plan.devices.begin(), plan.devices.end(),
       [&](const DeviceNeed& a, const DeviceNeed& b) { return lacking(a) < lacking(b); });
-  const int largest = largest_context_tokens(config, request);
   return fmt::format(
       "device {}: the model with a context of {} tokens{} needs {} bytes there, {} are available; "
       "{}",
@@ -261,8 +296,7 @@ std::string plan_refusal(const ModelConfig& config, const PlanRequest& request,
           ? ""
           : fmt::format(" and KV for {} tokens", request.kv_capacity_tokens),
       worst.need.bytes_min, worst.memory.available_bytes.value_or(0),
-      largest == 0 ? "no context fits"
-                   : fmt::format("the largest context that fits is {} tokens", largest));
+      what_would_fit(config, request));
 }
 
 }  // namespace convoy

@@ -21,6 +21,16 @@ enum class SplitBy {
   speed,   ///< weight bytes over the device's speed: time to read them
 };
 
+/// What errors call an option: its flag, or the variable that a person gave it with.
+struct OptionNames {
+  std::string devices = "--devices";
+  std::string stage_layers = "--stage-layers";
+  std::string max_context = "--max-context";
+  std::string kv_capacity = "--kv-capacity";
+  std::string device_speed = "--device-speed";
+  std::string host_cache = "--host-cache-gib";
+};
+
 struct PlanRequest {
   std::vector<DeviceSpec> devices;  ///< one per stage, all of one kind
   std::vector<int> stage_layers;    ///< layers of each stage; empty: split_by decides
@@ -37,6 +47,7 @@ struct PlanRequest {
   std::vector<DeviceMemory> memory;  ///< per stage; empty: nothing is limited
   /// What links take of the device of `rank`; empty: nothing.
   std::function<uint64_t(const StageLimits& limits, int rank)> link_bytes;
+  OptionNames names;
 };
 
 struct StageAssignment {
@@ -69,8 +80,13 @@ StagePlan make_stage_plan(const ModelConfig& config, const PlanRequest& request)
 /// capacity that it needs itself; 0: none. Plans about twenty times.
 int largest_context_tokens(const ModelConfig& config, const PlanRequest& request);
 
+/// The largest KV capacity, in whole page groups and below that of `request`, whose plan does not
+/// fit, for which it would; 0: none. Plans about twenty times.
+int largest_kv_capacity_tokens(const ModelConfig& config, const PlanRequest& request);
+
 /// Why a plan that does not fit is refused: the device that lacks most, both numbers of bytes, the
-/// largest context.
+/// largest context, or the largest KV capacity where the one that was asked for is what is too
+/// much.
 std::string plan_refusal(const ModelConfig& config, const PlanRequest& request,
                          const StagePlan& plan);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <utility>
+
+#include "shared/stage/open_device.h"
 #if CONVOY_WITH_CUDA
 #include <fmt/format.h>
 
@@ -34,6 +36,17 @@ std::vector<ListedDevice> list_devices(const std::vector<DeviceSpec>& devices) {
   static_cast<void>(devices);
 #endif
   return listed;
+}
+
+void require_listed(const std::vector<DeviceSpec>& devices) {
+  const std::vector<ListedDevice> listed = list_devices(devices);
+  for (const DeviceSpec& device : devices) {
+    const bool found = std::any_of(listed.begin(), listed.end(),
+                                   [&](const ListedDevice& d) { return d.id == device.id; });
+    // Opening it says why it is not there.
+    if (device.kind == DeviceKind::cuda && !found)
+      static_cast<void>(open_device(device.id, 0, device.uuid));
+  }
 }
 
 std::vector<DeviceSpec> identify_devices(std::vector<DeviceSpec> devices) {

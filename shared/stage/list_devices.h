@@ -14,6 +14,10 @@ namespace convoy {
 /// it says why.
 std::vector<ListedDevice> list_devices(const std::vector<DeviceSpec>& devices);
 
+/// Throws StartError, which names it and says why, for a CUDA device among `devices` that
+/// list_devices() leaves out.
+void require_listed(const std::vector<DeviceSpec>& devices);
+
 /// `devices` with the UUIDs of those that list_devices() finds. A slice of a card (MIG) gets none:
 /// CUDA_VISIBLE_DEVICES names it in another way.
 std::vector<DeviceSpec> identify_devices(std::vector<DeviceSpec> devices);

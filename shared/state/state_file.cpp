@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +23,6 @@ namespace fs = std::filesystem;
 constexpr uint32_t kMaxLayers = 4096;
 constexpr uint32_t kMaxTokens = 1U << 26;
 constexpr size_t kPieceBytes = size_t{1} << 20;
-constexpr int kMostLinks = 40;  // as many as the kernel follows
 
 [[noreturn]] void refuse(const fs::path& path, const std::string& what) {
   throw StartError(fmt::format("state {}: {}", path.native(), what));
@@ -101,22 +101,11 @@ std::vector<StateSection> read_table(const UniqueFd& file, const StateHeader& he
   return table;
 }
 
-// The file that `path` leads to, which need not exist: realpath() would want it to.
-fs::path follow_links(const fs::path& path) {
-  fs::path target = path;
-  for (int links = 0; links <= kMostLinks; ++links) {
-    std::error_code error;
-    const fs::path link = fs::read_symlink(target, error);
-    if (error) return target;
-    target = target.parent_path() / link;
-  }
-  errno = ELOOP;
-  refuse_system(path, "cannot be written");
-}
-
 // A rename would put the file in the place of a device, a pipe or a socket.
 fs::path target_of(const fs::path& path) {
-  fs::path target = follow_links(path);
+  const auto found = follow_links(path);
+  if (!found) refuse(path, fmt::format("cannot be written: {}", found.error()));
+  const fs::path& target = found.value();
   struct stat status {};
   if (!target.has_filename() || (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)))
     refuse(path, "is no regular file");
@@ -135,11 +124,16 @@ UniqueFd create(const fs::path& temporary, const fs::path& path) {
 
 }  // namespace
 
-void check_state_target(const fs::path& path) {
+void check_state_target(const fs::path& path, uint64_t bytes) {
   // Permissions alone do not say what a file system takes.
   const fs::path temporary = temporary_of(target_of(path));
-  create(temporary, path);
+  const UniqueFd file = create(temporary, path);
   ::unlink(temporary.c_str());
+  struct statvfs room {};
+  if (::fstatvfs(file.get(), &room) != 0) return;
+  if (const uint64_t free = uint64_t{room.f_bavail} * room.f_frsize; free < bytes) {
+    refuse(path, fmt::format("needs {} bytes, its file system has {} free", bytes, free));
+  }
 }
 
 StateFileWriter::StateFileWriter(const fs::path& path, const ModelConfig& config,

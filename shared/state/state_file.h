@@ -22,8 +22,9 @@ struct StateDescription {
 };
 
 /// Whether a state can be saved as `path`, links followed: nothing is there or a regular file, and
-/// its folder can be written to. Throws StartError naming the file and the reason. Leaves nothing.
-void check_state_target(const std::filesystem::path& path);
+/// its folder can be written to and has room for `bytes`. Throws StartError naming the file and the
+/// reason. Leaves nothing.
+void check_state_target(const std::filesystem::path& path, uint64_t bytes = 0);
 
 /// Writes beside the file that `path` leads to, links followed, and takes its name in commit().
 /// Destroyed before: nothing is left. Move-only.

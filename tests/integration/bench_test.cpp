@@ -136,6 +136,52 @@ TEST_F(BenchTest, RefusesWhatItCannotRun) {
          "--json and --csv name the same file");
   EXPECT_FALSE(std::filesystem::exists(report));
   refuse({"--load-format", "auto", "-m", scratch.path().native()}, 1, scratch.path().native());
+  const Ended mixed = run(bench({"--json", "-", "--csv", "-"}));
+  EXPECT_EXIT_CODE(mixed, 2);
+  EXPECT_EQ(error_line(mixed.err), "convoy: --json and --csv name the same file: -");
+  EXPECT_TRUE(json::parse(mixed.out).as_object().contains("error"));
+  refuse({"--json", "-", "--svg", "/dev/stdout"}, 2, "--json and --svg name the same file");
+}
+
+TEST_F(BenchTest, SaysWhichLengthsTheModelOrTheMemoryIsTooSmallFor) {
+  const auto refuse = [&](Words words, const std::string& said) {
+    words.insert(words.end(), {"--devices", "cpu", "--prompt-lengths", "64,32"});
+    const Ended ended = run(bench(std::move(words)));
+    EXPECT_EXIT_CODE(ended, 2);
+    EXPECT_EQ(error_line(ended.err), "convoy: " + said);
+  };
+  const std::string too_long =
+      "--prompt-lengths 64 and --decode-lengths 5000: together more than the model's 4096 "
+      "positions";
+  refuse({"--decode-lengths", "1,5000"}, too_long);
+  refuse({"--decode-lengths", "5000", "-c", "4096"}, too_long);
+  refuse({"--decode-lengths", "64", "--kv-capacity", "64"},
+         "--kv-capacity 64 is less than --prompt-lengths plus --decode-lengths 128");
+}
+
+TEST_F(BenchTest, LeavesNoFileUntilThereIsAReport) {
+  const auto report = scratch.path() / "report";
+  std::filesystem::create_directory(report);
+  const Words outputs{"--json", report / "json", "--csv", report / "csv", "--svg", report / "svg"};
+  Words failing = outputs;
+  failing.insert(failing.end(), {"--devices", "cpu", "-c", "64"});
+  EXPECT_EXIT_CODE(run(bench(failing)), 2);
+  EXPECT_TRUE(std::filesystem::is_empty(report)) << "after a refusal";
+  Words endless = outputs;
+  endless.insert(endless.end(), {"--devices", "cpu,cpu", "--warm-up", "1000"});
+  Process cancelled(bench(endless));
+  await_state(1, "running");
+  cancelled.signal(SIGINT);
+  EXPECT_EQ(cancelled.wait().signal, SIGINT);
+  EXPECT_TRUE(std::filesystem::is_empty(report)) << "after Ctrl-C";
+}
+
+TEST_F(BenchTest, SaysWhichDevicesWereTaken) {
+  ProgramCall call = bench({"--prompt-lengths", "64", "--decode-lengths", "2", "--json", "-"});
+  call.environment["CUDA_VISIBLE_DEVICES"] = "";
+  const Ended ended = run(call, stretched(60));
+  EXPECT_EQ(json_of(ended).at("sets").at(0).at("devices").as_string(), "cpu");
+  EXPECT_EQ(ended.err.find("auto"), std::string::npos) << ended.err;
 }
 
 }  // namespace

@@ -234,6 +234,35 @@ TEST_F(InputChatTest, CtrlCStopsTheAnswerAndNotTheProgram) {
   EXPECT_THAT(ended.out, ::testing::HasSubstr("tok/s"));
 }
 
+// What was computed of it stays in the prefix cache; typed again, it has the answer of a first
+// time.
+TEST_F(InputChatTest, CtrlCStopsThePromptBetweenItsChunks) {
+  std::string message;
+  for (int i = 0; i < 420; ++i) message += "The dog saw a big red ball. ";
+  message += "\n";
+  const Words how{"--greedy", "-t", "1", "--prefill-chunk", "64", "-n", "12"};
+  Words words = how;
+  words.insert(words.end(), {"--devices", cpus(3), "--prefix-cache", "exact"});
+  const Keyboard keyboard = Keyboard::pipe();
+  Process program(chat_at(keyboard, words));
+  await_state(0, "ready");
+  const pid_t last = stage(2).pid;
+  keyboard.type(message);
+  await_state(0, "running");
+  send_signal(last, SIGSTOP);  // most chunks are still to come
+  program.signal(SIGINT);
+  send_signal(last, SIGCONT);
+  const std::string stopped = " [stopped]\n";
+  ASSERT_TRUE(eventually([&] { return program.out() == stopped; })) << program.out();
+  keyboard.type(message + "/stats\n/exit\n");
+  const std::string shown = program.wait().out;
+  EXPECT_THAT(shown, ::testing::HasSubstr("prefix cache: 1 of 2 prompts hit"));
+  Words alone = how;
+  alone.insert(alone.end(), {"--devices", "cpu", "--prefix-cache", "off"});
+  const std::string answer = run(chat(message, alone)).out;
+  EXPECT_EQ(shown.substr(stopped.size(), answer.size()), answer);
+}
+
 TEST_F(InputChatTest, ALostStageEndsItWhileNothingIsTyped) {
   const Keyboard keyboard = Keyboard::pipe();
   Process program(chat_at(keyboard, {"--devices", cpus(3)}));

@@ -76,6 +76,19 @@ TEST_F(GenerateTest, ABiasIsGivenOnceATokenAndMayBeInfinite) {
   EXPECT_EQ(bias.at("7").to_number<double>(), 0.5);
 }
 
+TEST_F(GenerateTest, WhatWouldBeIgnoredOrCannotBeIsAUsageError) {
+  expect_error({"-p", kPrompt, "--logprobs", "3"}, 2, {"--logprobs", "--json"});
+  expect_error({"-p", kPrompt, "--save-state", ""}, 2, {"--save-state has no file name"});
+  expect_error({"--load-state", ""}, 2, {"--load-state has no file name"});
+  const Words chat{"chat", "-m", bundled_model_path().native(), "--devices", "cpu"};
+  Words none = chat;
+  none.insert(none.end(), {"-n", "0"});
+  expect_error(convoy(none), 2, {"--max-tokens", "not in range 1 to 2147483647"});
+  Words system = chat;
+  system.insert(system.end(), {"--system", "\xff"});
+  expect_error(convoy(system), 4, {"--system is not well-formed UTF-8"});
+}
+
 TEST_F(GenerateTest, NamesOfInstancesAreWords) {
   for (const std::string& name : std::vector<std::string>{
            "", "a/b", "..", ".hidden", "a b", "\xC3\xA9", "a-name-of-33-letters-is-too-long-"}) {

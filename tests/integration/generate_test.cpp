@@ -183,6 +183,17 @@ TEST_F(GenerateTest, SaysProgressAndASummaryOnStderrUnlessQuiet) {
 }
 
 // Where stderr is no terminal, a line every two seconds.
+TEST_F(GenerateTest, ADrawnSeedIsSaidAndGivesTheTextAgain) {
+  const Ended drawn = run(generate({"-p", kPrompt, "-n", "20", "--temperature", "1"}));
+  const size_t at = drawn.err.find("; seed ");
+  ASSERT_NE(at, std::string::npos) << drawn.err;
+  const std::string seed = drawn.err.substr(at + 7, drawn.err.find(';', at + 1) - at - 7);
+  EXPECT_EQ(quiet({"-p", kPrompt, "-n", "20", "--temperature", "1", "--seed", seed}).out,
+            drawn.out);
+  EXPECT_EQ(run(generate({"-p", kPrompt, "-n", "1"})).err.find("seed"), std::string::npos)
+      << "greedy";
+}
+
 TEST_F(GenerateTest, SaysHowFarEachStageHasLoaded) {
   Process coordinator(held_generate(cpus(3), "1:load:5"));
   EXPECT_TRUE(eventually([&] { return coordinator.err().find("loading: ") != std::string::npos; }));

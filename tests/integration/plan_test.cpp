@@ -189,6 +189,42 @@ TEST_F(PlanTest, RefusesBadMemoryOptionsByName) {
   EXPECT_THAT(ended.err, HasSubstr("CONVOY_MEMORY_LIMIT"));
 }
 
+TEST_F(PlanTest, RefusesByTheNameOfTheVariableThatSaidIt) {
+  const auto refused = [&](std::map<std::string, std::string> environment,
+                           const std::string& what) {
+    ProgramCall call = plan({"-m", bundled_model_path().native()});
+    call.environment = std::move(environment);
+    call.environment.emplace("CONVOY_DEVICES", "cpu");
+    const Ended ended = run(call);
+    EXPECT_EXIT_CODE(ended, 2);
+    EXPECT_EQ(error_line(ended.err).find("convoy: " + what), 0U) << ended.err;
+  };
+  refused({{"CONVOY_MAX_CONTEXT", "10000"}},
+          "CONVOY_MAX_CONTEXT 10000 is more than the model's 4096");
+  refused({{"CONVOY_STAGE_LAYERS", "3,9"}}, "CONVOY_STAGE_LAYERS names 2 stages, CONVOY_DEVICES 1");
+  refused({{"CONVOY_KV_CAPACITY", "64"}, {"CONVOY_MAX_CONTEXT", "65"}},
+          "CONVOY_KV_CAPACITY 64 is less than CONVOY_MAX_CONTEXT 65");
+  refused({{"CONVOY_SPLIT_BY", "speed"}, {"CONVOY_DEVICE_SPEED", "0=1"}}, "CONVOY_DEVICE_SPEED");
+  refused({{"CONVOY_DEVICES", "cpu;cpu,cpu"}},
+          "CONVOY_DEVICES: 'cpu;cpu,cpu' names several device sets (; is between them), which "
+          "convoy bench alone takes");
+}
+
+TEST_F(PlanTest, SaysTheLargestCapacityWhereTheContextFits) {
+  const auto with = [&](int tokens) {
+    return run(
+        plan(on(2, {"--memory-limit", "cpu=200MiB", "--kv-capacity", std::to_string(tokens)})));
+  };
+  const Ended refused = with(1 << 24);
+  EXPECT_EXIT_CODE(refused, 1);
+  const std::string before = "the largest --kv-capacity that fits is ";
+  const size_t at = refused.out.find(before);
+  ASSERT_NE(at, std::string::npos) << refused.out;
+  const int largest = std::stoi(refused.out.substr(at + before.size()));
+  EXPECT_EXIT_CODE(with(largest), 0);
+  EXPECT_EXIT_CODE(with(largest + 1), 1);
+}
+
 TEST_F(PlanTest, SpeedsThatNobodyGaveAreMeasuredOncePerDevice) {
   // Other tests measure, too, and take memory.
   const auto temporary = scratch.path() / "temporary";

@@ -1,4 +1,5 @@
 // convoy up, generate --attach, convoy down.
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 
 namespace convoy::testing {
 namespace {
+
+namespace fs = std::filesystem;
 
 class PoolTest : public ConvoyTest {
  protected:
@@ -84,7 +87,8 @@ TEST_F(PoolTest, ServesOneCoordinatorAtATime) {
   await_state(1, "held", "p");
   const Ended second = run(attached({"-n", "8"}));
   EXPECT_EXIT_CODE(second, 1);
-  EXPECT_THAT(error_line(second.err), ::testing::HasSubstr("serves another coordinator"));
+  EXPECT_EQ(error_line(second.err), "convoy: stage 1 (pid " + std::to_string(stage(1, "p").pid) +
+                                        ", device cpu) serves another coordinator");
   EXPECT_EQ(stage(1, "p").state, "held");
   first.signal(SIGINT);
   EXPECT_EQ(first.wait().signal, SIGINT);
@@ -173,6 +177,67 @@ TEST_F(PoolTest, NamesAreCheckedByUpAndDownAndAttach) {
   coordinator.signal(SIGINT);
   coordinator.wait();
   down();
+}
+
+TEST_F(PoolTest, ACardThatIsNotThereIsRefusedByName) {
+  ProgramCall none = convoy({"up", "--devices", "0"});
+  none.environment["CUDA_VISIBLE_DEVICES"] = "";
+  const Ended ended = run(none);
+  EXPECT_EXIT_CODE(ended, 1);
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("device 'cuda:0': "));
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("no CUDA"));
+  const Ended another = run(convoy({"up", "--devices", "cuda:99"}));
+  EXPECT_EXIT_CODE(another, 1);
+  EXPECT_THAT(error_line(another.err), ::testing::HasSubstr("device 'cuda:99'"));
+  EXPECT_EQ(ended.out + another.out, "");
+  EXPECT_FALSE(fs::exists(runtime));
+}
+
+TEST_F(PoolTest, AutoOfTheEnvironmentIsNoDevice) {
+  ProgramCall call = convoy({"up", "p"});
+  call.environment["CONVOY_DEVICES"] = "auto";
+  EXPECT_EXIT_CODE(run(call), 0);
+  EXPECT_EQ(stage(1, "p").all.at("device").as_string(), "cpu");
+  down();
+}
+
+// The folder and the log in it go with the workers.
+TEST_F(PoolTest, AWorkerThatDoesNotStartIsQuoted) {
+  const fs::path worker = scratch.path() / "convoy-stage-worker";
+  write_file(worker, "#!/bin/sh\necho first >&2\necho the moon is full >&2\nexit 5\n");
+  fs::permissions(worker, fs::perms::owner_all);
+  ProgramCall call = convoy({"up", "p"});
+  call.environment["CONVOY_BIN_DIR"] = scratch.path();
+  const Ended ended = run(call);
+  EXPECT_EXIT_CODE(ended, 1);
+  EXPECT_THAT(error_line(ended.err),
+              ::testing::HasSubstr("exited with code 5; its last log line: the moon is full"));
+  EXPECT_EQ(error_line(ended.err).find(runtime.native()), std::string::npos);
+}
+
+TEST_F(PoolTest, ARuntimeDirectoryWithoutRoomForSocketsIsRefusedBeforeAnythingStarts) {
+  runtime = scratch.path() / std::string(100, 'x');
+  const Ended ended = run(convoy({"up", "p"}));
+  EXPECT_EXIT_CODE(ended, 1);
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("at most 107 are possible"));
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("convoy: socket path"));
+  EXPECT_FALSE(fs::exists(runtime));
+}
+
+TEST_F(PoolTest, OneThatNobodyCanBeToldOfIsTakenDown) {
+  const Ended closed = run(redirected(convoy({"up", "p", "--devices", cpus(2)}), ">&-"));
+  EXPECT_EXIT_CODE(closed, 1);
+  EXPECT_EQ(error_line(closed.err), "convoy: cannot write to stdout: Bad file descriptor");
+  expect_nothing_left();
+
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd(ends[0]).reset();
+  const UniqueFd writer(ends[1]);
+  ProgramCall unread = convoy({"up", "p", "--devices", cpus(2)});
+  unread.stdout_fd = writer.get();
+  EXPECT_EQ(run(unread).signal, SIGPIPE);
+  expect_nothing_left();
 }
 
 TEST_F(PoolTest, RefusesMoreDevicesThanRankZeroAndAModelThatHasTooFewLayers) {
@@ -296,6 +361,23 @@ TEST_F(PoolTest, AStageWithAKvDtypeThatItsDeviceLacksIsRefusedByName) {
   await_state(1, "waiting");
   EXPECT_EQ(run(attached({"-n", "4", "--kv-dtype", "int8"})).exit_code, 0);
   down();
+}
+
+TEST_F(PoolTest, ALostWorkerIsNotDescribedByTheLogOfEarlierRuns) {
+  up(1);
+  const pid_t worker = await_state(1, "waiting").pid;
+  answer_to_load(runtime / "p" / "stage-1.sock", 3);
+  await_state(1, "waiting");
+  ProgramCall call = attached({"-n", "8"});
+  call.environment["CONVOY_TEST_HOLD"] = "1:decode:3";
+  Process coordinator(call);
+  await_state(1, "held", "p");
+  send_signal(worker, SIGKILL);
+  const Ended ended = coordinator.wait();
+  EXPECT_EXIT_CODE(ended, 3);
+  EXPECT_EQ(error_line(ended.err), "convoy: stage 1 (pid " + std::to_string(worker) +
+                                       ", device cpu) closed its control connection");
+  EXPECT_EXIT_CODE(run(convoy({"health"})), 1);  // sweeps the folder of the dead pool
 }
 
 TEST_F(PoolTest, AVisitorThatSaysNothingKeepsTheWorkerOnlyForSeconds) {

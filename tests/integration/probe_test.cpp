@@ -52,6 +52,27 @@ TEST_F(ProbeTest, RefusesDevicesThatAreNotThere) {
   EXPECT_EQ(no_card.out, "");
 }
 
+TEST_F(ProbeTest, APlanForACardThatIsNotThereNeedsItsMemoryLimit) {
+  ProgramCall plan = convoy({"plan", "-m", bundled_model_path().native(), "--devices", "0,cuda:0"});
+  plan.environment["CUDA_VISIBLE_DEVICES"] = "";
+  const Ended unknown = run(plan);
+  EXPECT_EXIT_CODE(unknown, 1);
+  EXPECT_THAT(error_line(unknown.err), ::testing::HasSubstr("device 'cuda:0'"));
+  EXPECT_THAT(error_line(unknown.err), ::testing::HasSubstr("--memory-limit"));
+  EXPECT_EQ(unknown.out, "");
+  plan.arguments.insert(plan.arguments.end(), {"--memory-limit", "0=8GiB"});
+  const Ended known = run(plan);
+  EXPECT_EXIT_CODE(known, 0);
+  EXPECT_THAT(known.out, ::testing::HasSubstr("of 8.0 GiB available"));
+}
+
+TEST_F(ProbeTest, AutoOfTheEnvironmentIsNoDevice) {
+  ProgramCall call = convoy({"probe", "--rounds", "1", "--json"});
+  call.environment["CONVOY_DEVICES"] = "auto";
+  call.environment["CUDA_VISIBLE_DEVICES"] = "";
+  EXPECT_EQ(json_of(run(call)).at("devices").at(0).at("id").as_string(), "cpu");
+}
+
 TEST_F(ProbeTest, LinkFlagsAreCheckedAgainstTheDevices) {
   const Ended peer = run(generate({"-p", kPrompt, "-n", "1", "--link", "peer"}));
   EXPECT_EXIT_CODE(peer, 2);

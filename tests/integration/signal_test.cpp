@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <memory>
 #include <thread>
 
 #include "tests/integration/convoy_test.h"
@@ -84,7 +85,7 @@ TEST_F(SignalTest, AStoppedWorkerIsReportedAndCtrlCStillEndsEverything) {
   const Ended answer = run(convoy({"health"}));
   EXPECT_EXIT_CODE(answer, 1);
   EXPECT_THAT(answer.out, ::testing::HasSubstr("not answering"));
-  EXPECT_LT(answer.took, stretched(1));
+  EXPECT_LT(answer.took, stretched(1.5));
   coordinator.signal(SIGINT);
   const Ended ended = coordinator.wait(stretched(5));
   EXPECT_TRUE(ended.in_time);
@@ -103,6 +104,17 @@ TEST_F(SignalTest, AStoppedCoordinatorHidesNoWorker) {
   coordinator.signal(SIGCONT);
   coordinator.signal(SIGINT);
   EXPECT_EQ(coordinator.wait().signal, SIGINT);
+}
+
+TEST_F(SignalTest, CancelledWhileLoadingIsNoFailedStartInJson) {
+  ProgramCall call = held_generate(cpus(2), "1:load:1");
+  call.arguments.insert(call.arguments.end(), {"--json", "--quiet"});
+  Process program(call);
+  await_state(1, "held");
+  program.signal(SIGINT);
+  const Ended ended = program.wait();
+  EXPECT_EQ(ended.signal, SIGINT);
+  EXPECT_THAT(ended.out, ::testing::HasSubstr(R"("code":"cancelled")"));
 }
 
 TEST_F(SignalTest, ASecondCtrlCKillsAtOnce) {
@@ -143,6 +155,51 @@ TEST_F(SignalTest, AReaderThatGoesAwayEndsTheRunQuickly) {
   const Ended ended = end_without_reader(std::move(call), stretched(2));
   EXPECT_TRUE(ended.in_time);
   EXPECT_EQ(ended.signal, SIGPIPE) << "exit code " << ended.exit_code;
+}
+
+// A reader that is there and reads nothing: less, or a terminal in which Ctrl-S was typed.
+class BlockedReaderTest : public SignalTest {
+ protected:
+  void SetUp() override {
+    SignalTest::SetUp();
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    reader_ = UniqueFd(ends[0]);
+    writer_ = UniqueFd(ends[1]);
+    ASSERT_GT(::fcntl(writer_.get(), F_SETPIPE_SZ, 4096), 0);
+  }
+  // Runs until nothing more goes into the pipe.
+  std::unique_ptr<Process> blocked(Words words) {
+    ProgramCall call = generate(std::move(words));
+    call.stdout_fd = writer_.get();
+    auto program = std::make_unique<Process>(call);
+    EXPECT_TRUE(eventually([&] {
+      pollfd ready{writer_.get(), POLLOUT, 0};
+      return ::poll(&ready, 1, 0) == 0;
+    }));
+    return program;
+  }
+
+ private:
+  UniqueFd reader_;
+  UniqueFd writer_;
+};
+
+TEST_F(BlockedReaderTest, OneSignalEndsTheRun) {
+  const auto program = blocked({"--devices", cpus(2), "-p", kPrompt, "--ignore-eos", "--quiet"});
+  program->signal(SIGTERM);
+  const Ended ended = program->wait(stretched(5));
+  EXPECT_TRUE(ended.in_time);
+  EXPECT_EQ(ended.signal, SIGTERM) << "exit code " << ended.exit_code;
+}
+
+TEST_F(BlockedReaderTest, ALostStageEndsTheRun) {
+  const auto program = blocked({"--devices", cpus(2), "-p", kPrompt, "--ignore-eos", "--quiet"});
+  send_signal(stage(1).pid, SIGKILL);
+  const Ended ended = program->wait(stretched(5));
+  EXPECT_TRUE(ended.in_time);
+  EXPECT_EXIT_CODE(ended, 3);
+  EXPECT_THAT(error_line(ended.err), ::testing::HasSubstr("stage 1 (pid "));
 }
 
 TEST_F(SignalTest, AFullOutputIsAnErrorThatIsSaid) {
@@ -196,8 +253,7 @@ TEST_F(SignalTest, AMessageThatCannotBeWrittenChangesNothing) {
 TEST_F(SignalTest, EveryCommandEndsByThatSignalWhenNobodyReadsWhatItGives) {
   const std::string model = bundled_model_path().native();
   for (const Words& words :
-       {Words{"tokenize", "-m", model, "hello"}, Words{"detokenize", "-m", model, "5,6"},
-        Words{"plan", "-m", model, "--devices", "cpu"},
+       {Words{"plan", "-m", model, "--devices", "cpu"},
         Words{"bench", "-m", model, "--devices", "cpu", "--prompt-lengths", "8", "--decode-lengths",
               "0", "--repetitions", "1", "--quiet", "--json", "-"}}) {
     std::array<int, 2> ends{};

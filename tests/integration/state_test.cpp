@@ -110,6 +110,22 @@ TEST_F(StateTest, AStopStringAcrossTheSeamEndsTheTextAsInOneRun) {
   EXPECT_TRUE(rest.at("token_ids").as_array().empty());
 }
 
+TEST_F(StateTest, AnAnswerStandsWhoseStateCouldNotBeSaved) {
+  const fs::path folder = scratch.path() / "folder";
+  const Words words{"--devices", "cpu", "-p", kPrompt, "-n", "12", "--ignore-eos", "--quiet"};
+  const std::string whole = run(generate(words)).out;
+  Words saving = words;
+  saving.insert(saving.end(), {"--pace", "20", "--save-state", (folder / "state").native()});
+  fs::create_directory(folder);
+  Process program(generate(saving));
+  ASSERT_TRUE(eventually([&] { return !program.out().empty(); }));
+  fs::remove(folder);
+  const Ended ended = program.wait();
+  EXPECT_EXIT_CODE(ended, 1);
+  EXPECT_EQ(ended.out, whole);
+  EXPECT_THAT(error_line(ended.err), HasSubstr("state " + (folder / "state").native()));
+}
+
 TEST_F(StateTest, ReasoningGoesOnAsReasoning) {
   ProgramCall saving = generate({"--devices", "cpu", "--json", "--quiet", "--messages", "-", "-n",
                                  "1", "--logit-bias", "4093=1e9",  // <think>

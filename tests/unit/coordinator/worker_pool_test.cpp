@@ -23,7 +23,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
@@ -425,29 +424,84 @@ TEST_F(WorkerPoolTest, AttachingToNobodyIsAStartError) {
   }
 }
 
-TEST_F(WorkerPoolTest, AnAttachedWorkerThatGoesIsAFailureWithoutAChild) {
-  const auto listener = listen_unix(control_socket_path(directory_.path(), 1));
-  ASSERT_TRUE(listener.ok());
+// Attached to a worker, whose part a test plays.
+class AttachedWorkerTest : public WorkerPoolTest {
+ protected:
+  AttachedWorkerTest() : listener_(listen_unix(control_socket_path(directory_.path(), 1))) {
+    std::ofstream(log()) << "an earlier run failed\n";
+  }
+  fs::path log() const { return worker_log_path(directory_.path(), 1); }
+  void attach(WorkerPool& pool) {
+    pool.attach(directory_.path(), plan_of(2));
+    peer_.reset(::accept4(listener_.value().get(), nullptr, nullptr, SOCK_CLOEXEC));
+  }
+  void say_hello(bool busy = false) {
+    proto::FromWorker hello;
+    hello.mutable_hello()->set_protocol_version(kProtocolVersion);
+    hello.mutable_hello()->set_role("stage_worker");
+    hello.mutable_hello()->set_pid(12345);
+    hello.mutable_hello()->set_busy(busy);
+    const std::string frame = encode_frame(hello);
+    ASSERT_EQ(::send(peer_.get(), frame.data(), frame.size(), 0),
+              static_cast<ssize_t>(frame.size()));
+  }
+  static WorkerFailure failure_to_load(WorkerPool& pool) {
+    try {
+      pool.begin_load(plan_of(2), {});
+      pool.wait_loaded([] {});
+    } catch (const FatalError& error) {
+      return {error.code(), error.what()};
+    }
+    return {ExitCode::done, "(no failure)"};
+  }
+
+  Result<UniqueFd> listener_;
+  UniqueFd peer_;
+};
+
+TEST_F(AttachedWorkerTest, ThatGoesIsAFailureWithoutAChild) {
   WorkerPool pool;
-  pool.attach(directory_.path(), plan_of(2));
-  UniqueFd peer(::accept4(listener.value().get(), nullptr, nullptr, SOCK_CLOEXEC));
-  ASSERT_TRUE(peer);
-  proto::FromWorker hello;
-  hello.mutable_hello()->set_protocol_version(kProtocolVersion);
-  hello.mutable_hello()->set_role("stage_worker");
-  hello.mutable_hello()->set_pid(12345);
-  const std::string frame = encode_frame(hello);
-  ASSERT_EQ(::send(peer.get(), frame.data(), frame.size(), 0), static_cast<ssize_t>(frame.size()));
+  attach(pool);
+  say_hello();
   pool.begin_load(plan_of(2), {});
-  peer.reset();
-  try {
-    pool.wait_loaded([] {});
-    ADD_FAILURE() << "loaded by nobody";
-  } catch (const FatalError& error) {
-    EXPECT_EQ(error.code(), ExitCode::engine_died);
-    EXPECT_THAT(error.what(),
-                HasSubstr("stage 1 (pid 12345, device cpu) closed its control connection"));
-    EXPECT_THAT(error.what(), Not(HasSubstr("alive")));
+  peer_.reset();
+  const WorkerFailure failure = failure_to_load(pool);
+  EXPECT_EQ(failure.code, ExitCode::engine_died);
+  EXPECT_EQ(failure.message, "stage 1 (pid 12345, device cpu) closed its control connection");
+}
+
+TEST_F(AttachedWorkerTest, IsQuotedWithWhatItLoggedSinceItsHello) {
+  WorkerPool pool;
+  attach(pool);
+  say_hello();
+  pool.begin_load(plan_of(2), {});
+  std::ofstream(log(), std::ios::app) << "this run failed\n";
+  peer_.reset();
+  EXPECT_EQ(failure_to_load(pool).message,
+            "stage 1 (pid 12345, device cpu) closed its control connection; its last log line: "
+            "this run failed");
+}
+
+TEST_F(AttachedWorkerTest, ThatServesAnotherIsNamedByItsHello) {
+  WorkerPool pool;
+  attach(pool);
+  say_hello(true);
+  EXPECT_EQ(failure_to_load(pool).message,
+            "stage 1 (pid 12345, device cpu) serves another coordinator");
+}
+
+TEST_F(AttachedWorkerTest, ThatSaysNothingIsNamedAsItsPoolDoesOrWithoutPid) {
+  for (const bool listed : {false, true}) {
+    if (listed) {
+      std::ofstream(directory_.path() / "instance.json")
+          << R"({"schema":1,"name":"p","kind":"pool","members":[{"rank":1,"pid":77,"role":)"
+          << R"("stage_worker","device":"cpu","uuid":"","layers":[0,0]}]})";
+    }
+    WorkerPool pool({.hello_ms = 100});
+    attach(pool);
+    EXPECT_EQ(failure_to_load(pool).message, std::string("stage 1 (") + (listed ? "pid 77, " : "") +
+                                                 "device cpu) did not say Hello within 0.1 s");
+    peer_.reset();
   }
 }
 

@@ -104,6 +104,11 @@ TEST(ParseDevices, EmptyEntriesAreRefused) {
     EXPECT_THAT(devices_error(text), HasSubstr("'' is no device")) << text;
 }
 
+TEST(ParseDevices, SeveralSetsAreRefusedWithTheCommandThatTakesThem) {
+  EXPECT_THAT(devices_error("cpu;cpu,cpu"),
+              AllOf(HasSubstr("--devices: 'cpu;cpu,cpu'"), HasSubstr("convoy bench")));
+}
+
 TEST(ParseDevices, SixtyFourDevicesAndNoMore) {
   std::string text = "cpu";
   for (int i = 1; i < 64; ++i) text += ",cpu";

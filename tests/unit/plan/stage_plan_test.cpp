@@ -12,6 +12,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 PlanRequest request_for(const std::string& devices, int max_context_tokens = 4096) {
   PlanRequest request;
@@ -69,6 +70,25 @@ TEST(MakeStagePlan, RefusesCountsThatFitNeitherDevicesNorModel) {
   EXPECT_THAT(plan_error(2, {6, 7}), AllOf(HasSubstr("6,7"), HasSubstr("13"), HasSubstr("12")));
   EXPECT_THAT(plan_error(2, {4096, 4096}), HasSubstr("8192"));
   EXPECT_EQ(plan_error(2, {11, 1}), "(no error)");
+}
+
+TEST(MakeStagePlan, RefusesCountsByTheNamesUnderWhichTheyWereGiven) {
+  PlanRequest request = request_for("cpu,cpu");
+  request.names = {.devices = "CONVOY_DEVICES", .stage_layers = "CONVOY_STAGE_LAYERS"};
+  const auto refuse = [&](const std::string& devices, const std::vector<int>& counts,
+                          const std::string& said) {
+    request.devices = parse_devices(devices, "x");
+    request.stage_layers = counts;
+    try {
+      make_stage_plan(standin_config(), request);
+      ADD_FAILURE() << said;
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), testing::StartsWith(said));
+    }
+  };
+  refuse("cpu", {3, 9}, "CONVOY_STAGE_LAYERS names 2 stages, CONVOY_DEVICES 1");
+  refuse("cpu,cpu", {3, 8}, "CONVOY_STAGE_LAYERS 3,8 adds up to 11 layers");
+  refuse("0,0,0,0,0,0,0,0,0,0,0,0,0", {}, "CONVOY_DEVICES names 13 stages");
 }
 
 TEST(MakeStagePlan, StageLayersAreHonouredExactly) {
@@ -263,6 +283,37 @@ TEST_F(RefusalTest, TheLargestContextFitsAndOnePageMoreDoesNot) {
   EXPECT_TRUE(make_stage_plan(config_, request_).fits());
   request_.max_context_tokens = largest + 1;
   EXPECT_FALSE(make_stage_plan(config_, request_).fits());
+}
+
+TEST_F(RefusalTest, NamesTheLargestCapacityWhereTheContextFits) {
+  request_.max_context_tokens = 1000;
+  request_.lanes = 4;
+  request_.memory = {{"cuda:0", uint64_t{32} << 30}, {"cuda:1", uint64_t{32} << 30}};
+  request_.names.kv_capacity = "CONVOY_KV_CAPACITY";
+  for (const std::vector<int>& layers : {std::vector<int>{}, std::vector<int>{31, 33}}) {
+    request_.stage_layers = layers;
+    request_.kv_capacity_tokens = 1 << 24;
+    const int largest = largest_kv_capacity_tokens(config_, request_);
+    EXPECT_GT(largest, 8192);
+    EXPECT_THAT(plan_refusal(config_, request_, make_stage_plan(config_, request_)),
+                AllOf(HasSubstr("; the largest CONVOY_KV_CAPACITY that fits is " +
+                                std::to_string(largest) + " tokens"),
+                      Not(HasSubstr("largest context"))));
+    request_.kv_capacity_tokens = largest;
+    EXPECT_TRUE(make_stage_plan(config_, request_).fits());
+    request_.kv_capacity_tokens = largest + 1;
+    EXPECT_FALSE(make_stage_plan(config_, request_).fits());
+    EXPECT_EQ(largest_kv_capacity_tokens(config_, request_), largest) << "one page group less";
+  }
+}
+
+TEST_F(RefusalTest, NamesTheLargestContextWhereNoCapacityHoldsTheOneAskedFor) {
+  request_.memory = {{"cuda:0", uint64_t{32} << 30}, {"cuda:1", uint64_t{32} << 30}};
+  request_.kv_capacity_tokens = 1 << 24;
+  EXPECT_EQ(largest_kv_capacity_tokens(config_, request_), 0);
+  EXPECT_THAT(plan_refusal(config_, request_, make_stage_plan(config_, request_)),
+              HasSubstr("; the largest context that fits is " +
+                        std::to_string(largest_context_tokens(config_, request_)) + " tokens"));
 }
 
 TEST_F(RefusalTest, WhereNothingIsKnownOrLimitedTheModelsContextFits) {

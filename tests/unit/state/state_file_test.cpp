@@ -181,6 +181,14 @@ TEST_F(StateFile, ATargetIsCheckedWithoutATrace) {
   EXPECT_EQ(files().size(), 1U);
 }
 
+TEST_F(StateFile, ATargetWithoutRoomIsRefusedWithBothNumbers) {
+  check_state_target(path, 1);
+  const std::string why = refusal([&] { check_state_target(path, uint64_t{1} << 60); });
+  EXPECT_NE(why.find("needs 1152921504606846976 bytes, its file system has "), std::string::npos)
+      << why;
+  EXPECT_TRUE(files().empty());
+}
+
 TEST_F(StateFile, AnotherModelOrKindOfDeviceIsRefusedByName) {
   write(70, 70);
   EXPECT_EQ(open_error(DeviceKind::cpu, kModel + 1),
