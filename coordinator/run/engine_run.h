@@ -61,7 +61,7 @@ inline constexpr int kDefaultContextTokens = 8192;
 /// What a sequence may hold.
 struct ContextLimit {
   int tokens = 0;
-  const char* option = nullptr;  ///< that raises it; nullptr: it is the model's
+  std::string option;  ///< that raises it, as it was given; empty: it is the model's
 };
 ContextLimit context_limit(const ModelConfig& config, const RunOptions& options,
                            const StagePlan& plan);

@@ -86,13 +86,13 @@ PlanRequest plan_request(const ModelConfig& config, const RunOptions& options) {
 ContextLimit context_limit(const ModelConfig& config, const RunOptions& options,
                            const StagePlan& plan) {
   const int tokens = plan.limits.max_context_tokens;
-  if (tokens == config.max_position_embeddings) return {tokens, nullptr};
+  if (tokens == config.max_position_embeddings) return {tokens, ""};
   const bool by_capacity = options.max_context_tokens == 0 && tokens == options.kv_capacity_tokens;
-  return {tokens, by_capacity ? "--kv-capacity" : "--max-context"};
+  return {tokens, by_capacity ? options.names.kv_capacity : options.names.max_context};
 }
 
 std::string describe(const ContextLimit& context) {
-  if (context.option == nullptr) return fmt::format("the model's context holds {}", context.tokens);
+  if (context.option.empty()) return fmt::format("the model's context holds {}", context.tokens);
   return fmt::format("the context holds {}; raise {}", context.tokens, context.option);
 }
 

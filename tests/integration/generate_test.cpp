@@ -242,6 +242,20 @@ TEST_F(GenerateTest, JsonHasEveryFieldOfItsSchema) {
   }
 }
 
+TEST_F(GenerateTest, APromptThatDoesNotFitIsToldWhatMakesRoom) {
+  const Words words{"--prompt-ids", "423,434,258,395", "--devices", "cpu"};
+  const auto with = [&](const Words& more) {
+    Words all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return generate(all);
+  };
+  expect_error(with({"-c", "3"}), 4, {"has 4 tokens", "the context holds 3; raise --max-context"});
+  expect_error(with({"--kv-capacity", "3"}), 4, {"holds 3; raise --kv-capacity"});
+  ProgramCall twin = with({});
+  twin.environment["CONVOY_MAX_CONTEXT"] = "3";
+  expect_error(twin, 4, {"holds 3; raise CONVOY_MAX_CONTEXT"});
+}
+
 TEST_F(GenerateTest, ErrorsAreJsonTooWhereJsonIsAskedFor) {
   struct Case {
     Words words;
