@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <system_error>
 
 namespace convoy {
@@ -56,6 +57,10 @@ Result<std::filesystem::path> follow_links(const std::filesystem::path& path) {
     target = target.parent_path() / link;
   }
   return Error{std::strerror(ELOOP)};
+}
+
+std::filesystem::path temporary_beside(const std::filesystem::path& target) {
+  return target.native() + "." + std::to_string(::getpid()) + ".part";
 }
 
 }  // namespace convoy

@@ -19,5 +19,7 @@ Status write_at(int fd, const void* data, size_t bytes, uint64_t offset);
 /// The file that `path` leads to, links followed, whether it exists or not: what a rename may
 /// replace. Error: too many links, or the name is that of an open descriptor (/dev/fd/3).
 Result<std::filesystem::path> follow_links(const std::filesystem::path& path);
+/// Where this process writes what a rename will give the name of `target`.
+std::filesystem::path temporary_beside(const std::filesystem::path& target);
 
 }  // namespace convoy

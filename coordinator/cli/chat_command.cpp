@@ -108,14 +108,16 @@ class ChatSession {
       return show(piece) && !request_.interrupted();
     });
     const bool reader_there = end_answer();
-    if (last_->token_ids.empty() && last_->finish_reason == FinishReason::cancelled) {
-      conversation_.messages.pop_back();  // nothing was answered
-      return reader_there && run_.cancelled() == 0;
-    }
+    keep_answer();
+    return reader_there && run_.cancelled() == 0;
+  }
+
+  void keep_answer() {
+    if (last_->token_ids.empty() && last_->finish_reason == FinishReason::cancelled)
+      return conversation_.messages.pop_back();  // the message that nothing answered
     json::object message{{"role", "assistant"}, {"content", last_->text}};
     if (!last_->reasoning.empty()) message["reasoning_content"] = last_->reasoning;
     conversation_.messages.push_back(message);
-    return reader_there && run_.cancelled() == 0;
   }
 
   // The message that could not be answered is taken back.
@@ -185,7 +187,7 @@ class ChatCommand : public Command {
     request.sampling = flags_.sampling.resolve(checkpoint.directory());
 
     ProgressDisplay display(ProgressDisplay::Mode::automatic);
-    int cancelled = 0;
+    int signal_to_raise = 0;
     {
       EngineRun engine_run(options, plan_run(checkpoint.config(), options), checkpoint,
                            tokenizer.vocab_size(), display);
@@ -194,10 +196,9 @@ class ChatCommand : public Command {
       if (editor.interactive())
         write_stderr("Type a message; /help lists commands, Ctrl-D leaves.\n");
       for (auto line = editor.read(); line && session.follow(*line); line = editor.read()) continue;
-      cancelled = session.reader_gone() ? SIGPIPE : engine_run.cancelled();
-      if (cancelled == 0) engine_run.throw_failure();
+      signal_to_raise = engine_run.ending_signal(session.reader_gone());
     }
-    if (cancelled != 0) end_by_signal(cancelled);
+    if (signal_to_raise != 0) end_by_signal(signal_to_raise);
     return static_cast<int>(ExitCode::done);
   }
 

@@ -144,7 +144,7 @@ class GenerateCommand : public Command {
           run, tokenizer, request,
           [&](int32_t id, const AnswerPiece& piece) { return show(output, id, piece.text); });
       finish(output, run, request, result, options);
-      signal_to_raise = end_of(run, output);
+      signal_to_raise = run.ending_signal(output.reader_gone());
       if (signal_to_raise == 0 && !result.state_error.empty()) throw StartError(result.state_error);
     }
     if (signal_to_raise != 0) end_by_signal(signal_to_raise);
@@ -203,7 +203,7 @@ class GenerateCommand : public Command {
       if (!flags_.quiet)
         write_stderr(
             batch_summary(counts, prompts.front().request.sampling, run, run.stage_reports()));
-      signal_to_raise = end_of(run, output);
+      signal_to_raise = run.ending_signal(output.reader_gone());
     }
     if (signal_to_raise != 0) end_by_signal(signal_to_raise);
     return static_cast<int>(refused > 0 ? ExitCode::request_refused : ExitCode::done);
@@ -248,14 +248,6 @@ class GenerateCommand : public Command {
     if (flags_.print_token_ids)
       return fmt::format("{}{}", fmt::join(answer.result.token_ids, "\n"), kAnswerEnd);
     return answer.result.text + kAnswerEnd;
-  }
-
-  // The signal that the program has to end by, or 0. Throws when a stage was lost behind a reader
-  // that took nothing.
-  static int end_of(const EngineRun& run, const RunOutput& output) {
-    if (output.reader_gone()) return SIGPIPE;
-    if (run.cancelled() == 0) run.throw_failure();
-    return run.cancelled();
   }
 
   // What every prompt of the command line has in common.

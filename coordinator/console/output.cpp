@@ -14,9 +14,7 @@
 #include "coordinator/console/end_by_signal.h"
 
 namespace convoy {
-namespace {
 
-// 0, or the errno that ended it.
 int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = ::write(fd, text.data(), text.size());
@@ -31,8 +29,6 @@ int write_all(int fd, std::string_view text) {
   }
   return 0;
 }
-
-}  // namespace
 
 WriteResult write_stdout(std::string_view text) {
   const int error = write_all(STDOUT_FILENO, text);

@@ -5,6 +5,9 @@
 
 namespace convoy {
 
+/// Writes all of `text`, waiting where `fd` does not block. 0, or the errno that ended it.
+int write_all(int fd, std::string_view text);
+
 enum class WriteResult { written, closed };
 
 /// Writes all of `text` to stdout at once. `closed`: the reader is gone (EPIPE). Throws StartError

@@ -13,19 +13,6 @@
 #include "coordinator/console/output.h"
 
 namespace convoy {
-namespace {
-
-// False: errno says why.
-bool write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(fd, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return false;
-    if (count > 0) text.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
-}
-
-}  // namespace
 
 bool is_stdout(const std::string& path) {
   if (path == "-") return true;
@@ -47,7 +34,7 @@ ResultFile::ResultFile(const std::string& flag, const std::string& path)
   const auto target = follow_links(path);
   if (!target) return;
   target_ = target.value();
-  temporary_ = target_.native() + fmt::format(".{}.part", ::getpid());
+  temporary_ = temporary_beside(target_);
   if (there_) return;
   // Permissions alone do not say what a file system takes.
   if (!create_temporary()) refuse(errno);
@@ -71,9 +58,11 @@ UniqueFd ResultFile::create_temporary() const {
 bool ResultFile::replace(std::string_view text) {
   const UniqueFd file = create_temporary();
   if (!file) return false;
-  const bool written = write_all(file.get(), text) && ::fsync(file.get()) == 0;
+  int error = write_all(file.get(), text);
+  if (error == 0 && ::fsync(file.get()) != 0) error = errno;
+  const bool written = error == 0;
   if (written && ::rename(temporary_.c_str(), target_.c_str()) == 0) return true;
-  const int error = errno;
+  if (written) error = errno;
   ::unlink(temporary_.c_str());
   if (!written) refuse(error);
   errno = error;
@@ -88,7 +77,7 @@ void ResultFile::write(std::string_view text) {
     if (!there_ || errno == ENOSPC || errno == EDQUOT || ::ftruncate(there_.get(), 0) != 0)
       refuse(errno);
   }
-  if (!write_all(there_.get(), text)) refuse(errno);
+  if (const int error = write_all(there_.get(), text); error != 0) refuse(error);
 }
 
 }  // namespace convoy

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <thread>
 #include <utility>
 
@@ -284,6 +285,12 @@ void EngineRun::describe(const ModelConfig& config) {
   health_.set_description(description);
   log(LogLevel::debug, fmt::format("{} layers over {} stages, context {}", config.num_layers,
                                    plan_.stages.size(), plan_.limits.max_context_tokens));
+}
+
+int EngineRun::ending_signal(bool reader_gone) const {
+  if (reader_gone) return SIGPIPE;
+  if (cancelled() == 0) throw_failure();
+  return cancelled();
 }
 
 void EngineRun::throw_engine_error(const std::string& error) const {

@@ -116,6 +116,9 @@ class EngineRun {
   int cancelled() const { return pool_->cancelled(); }
   /// Throws FatalError when a stage was lost.
   void throw_failure() const { pool_->throw_failure(); }
+  /// The signal that the program has to end by once nothing more runs, or 0: SIGPIPE where the
+  /// reader of its output is gone, or cancelled(). Throws when a stage was lost.
+  int ending_signal(bool reader_gone) const;
   /// Readable once cancelled() or throw_failure() has something to say, for poll().
   int stop_fd() const { return pool_->stop_fd(); }
   /// While set, Ctrl-C calls this on the control thread instead of cancelling; empty: it cancels

@@ -112,10 +112,6 @@ fs::path target_of(const fs::path& path) {
   return target;
 }
 
-fs::path temporary_of(const fs::path& target) {
-  return target.native() + fmt::format(".{}.part", ::getpid());
-}
-
 UniqueFd create(const fs::path& temporary, const fs::path& path) {
   UniqueFd file(::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) refuse_system(path, "cannot be written");
@@ -126,7 +122,7 @@ UniqueFd create(const fs::path& temporary, const fs::path& path) {
 
 void check_state_target(const fs::path& path, uint64_t bytes) {
   // Permissions alone do not say what a file system takes.
-  const fs::path temporary = temporary_of(target_of(path));
+  const fs::path temporary = temporary_beside(target_of(path));
   const UniqueFd file = create(temporary, path);
   ::unlink(temporary.c_str());
   struct statvfs room {};
@@ -140,7 +136,7 @@ StateFileWriter::StateFileWriter(const fs::path& path, const ModelConfig& config
                                  StateDescription description)
     : path_(path),
       target_(target_of(path)),
-      temporary_(temporary_of(target_)),
+      temporary_(temporary_beside(target_)),
       description_(std::move(description)),
       layout_(state_layout(config, description_.kv_dtype, description_.tokens())),
       hashed_(layout_.layers.size(), false) {

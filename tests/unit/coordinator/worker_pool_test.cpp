@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,9 +13,7 @@
 #include <fstream>
 #include <thread>
 
-#include "shared/control/instance_directory.h"
-#include "shared/control/unix_socket.h"
-#include "tests/unit/control/temporary_directory.h"
+#include "tests/unit/coordinator/pool_fixture.h"
 
 namespace convoy {
 namespace {
@@ -26,24 +23,12 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-StagePlan plan_of(int stages) {
-  StagePlan plan;
-  for (int rank = 0; rank < stages; ++rank)
-    plan.stages.push_back({Rank{rank}, {DeviceKind::cpu, "cpu"}, {rank, rank + 1}, {}});
-  return plan;
-}
-
-bool no_child_left() {
-  return ::waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD;
-}
 bool gone(pid_t pid) {
   return ::kill(pid, 0) == -1 && errno == ESRCH;
 }
 
-class WorkerPoolTest : public testing::Test {
+class WorkerPoolTest : public PoolFixture {
  protected:
-  void TearDown() override { EXPECT_TRUE(no_child_left()) << "a worker outlived its pool"; }
-
   fs::path worker(const std::string& mode) {
     fs::path link = directory_.path() / ("fake-worker-" + mode);
     if (!fs::exists(fs::symlink_status(link))) fs::create_symlink(FAKE_WORKER, link);
@@ -90,8 +75,6 @@ class WorkerPoolTest : public testing::Test {
     EXPECT_THAT(failure.message, HasSubstr("its last log line: mode " + mode));
     return failure;
   }
-
-  TemporaryDirectory directory_;
 };
 
 TEST_F(WorkerPoolTest, WellBehavedWorkersLoadOpenLinksAnswerAndEndAtOnce) {
@@ -412,97 +395,6 @@ TEST_F(WorkerPoolTest, ASecondSignalKillsWorkersAndEndsThisProcessByIt) {
   };
   while (!dead() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_TRUE(dead());
-}
-
-TEST_F(WorkerPoolTest, AttachingToNobodyIsAStartError) {
-  WorkerPool pool;
-  try {
-    pool.attach(directory_.path(), plan_of(2));
-    ADD_FAILURE() << "attached to nobody";
-  } catch (const StartError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("cannot attach stage 1"), HasSubstr("stage-1.sock")));
-  }
-}
-
-// Attached to a worker, whose part a test plays.
-class AttachedWorkerTest : public WorkerPoolTest {
- protected:
-  AttachedWorkerTest() : listener_(listen_unix(control_socket_path(directory_.path(), 1))) {
-    std::ofstream(log()) << "an earlier run failed\n";
-  }
-  fs::path log() const { return worker_log_path(directory_.path(), 1); }
-  void attach(WorkerPool& pool) {
-    pool.attach(directory_.path(), plan_of(2));
-    peer_.reset(::accept4(listener_.value().get(), nullptr, nullptr, SOCK_CLOEXEC));
-  }
-  void say_hello(bool busy = false) {
-    proto::FromWorker hello;
-    hello.mutable_hello()->set_protocol_version(kProtocolVersion);
-    hello.mutable_hello()->set_role("stage_worker");
-    hello.mutable_hello()->set_pid(12345);
-    hello.mutable_hello()->set_busy(busy);
-    const std::string frame = encode_frame(hello);
-    ASSERT_EQ(::send(peer_.get(), frame.data(), frame.size(), 0),
-              static_cast<ssize_t>(frame.size()));
-  }
-  static WorkerFailure failure_to_load(WorkerPool& pool) {
-    try {
-      pool.begin_load(plan_of(2), {});
-      pool.wait_loaded([] {});
-    } catch (const FatalError& error) {
-      return {error.code(), error.what()};
-    }
-    return {ExitCode::done, "(no failure)"};
-  }
-
-  Result<UniqueFd> listener_;
-  UniqueFd peer_;
-};
-
-TEST_F(AttachedWorkerTest, ThatGoesIsAFailureWithoutAChild) {
-  WorkerPool pool;
-  attach(pool);
-  say_hello();
-  pool.begin_load(plan_of(2), {});
-  peer_.reset();
-  const WorkerFailure failure = failure_to_load(pool);
-  EXPECT_EQ(failure.code, ExitCode::engine_died);
-  EXPECT_EQ(failure.message, "stage 1 (pid 12345, device cpu) closed its control connection");
-}
-
-TEST_F(AttachedWorkerTest, IsQuotedWithWhatItLoggedSinceItsHello) {
-  WorkerPool pool;
-  attach(pool);
-  say_hello();
-  pool.begin_load(plan_of(2), {});
-  std::ofstream(log(), std::ios::app) << "this run failed\n";
-  peer_.reset();
-  EXPECT_EQ(failure_to_load(pool).message,
-            "stage 1 (pid 12345, device cpu) closed its control connection; its last log line: "
-            "this run failed");
-}
-
-TEST_F(AttachedWorkerTest, ThatServesAnotherIsNamedByItsHello) {
-  WorkerPool pool;
-  attach(pool);
-  say_hello(true);
-  EXPECT_EQ(failure_to_load(pool).message,
-            "stage 1 (pid 12345, device cpu) serves another coordinator");
-}
-
-TEST_F(AttachedWorkerTest, ThatSaysNothingIsNamedAsItsPoolDoesOrWithoutPid) {
-  for (const bool listed : {false, true}) {
-    if (listed) {
-      std::ofstream(directory_.path() / "instance.json")
-          << R"({"schema":1,"name":"p","kind":"pool","members":[{"rank":1,"pid":77,"role":)"
-          << R"("stage_worker","device":"cpu","uuid":"","layers":[0,0]}]})";
-    }
-    WorkerPool pool({.hello_ms = 100});
-    attach(pool);
-    EXPECT_EQ(failure_to_load(pool).message, std::string("stage 1 (") + (listed ? "pid 77, " : "") +
-                                                 "device cpu) did not say Hello within 0.1 s");
-    peer_.reset();
-  }
 }
 
 }  // namespace
